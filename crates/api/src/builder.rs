@@ -1,5 +1,5 @@
-//! What a builder counts: for Prometheus what its worker has done, and for statsd, by Nodepool's names, what its
-//! steward has seen done.
+//! Metrics of a builder: the work of its worker for Prometheus, and the builds and uploads that its steward has
+//! seen for statsd, under Nodepool's names.
 
 mod families;
 pub(crate) mod pages;
@@ -13,76 +13,76 @@ use nodeyard_model::{ImageName, ProviderName, now};
 
 use crate::metrics::histogram::Histogram;
 use crate::statsd::Statsd;
-use crate::statsd::names::raw as name;
+use crate::statsd::names::escape;
 
-/// Cloning is cheap.
+/// Records the metrics of a builder. Cloning is cheap.
 #[derive(Debug, Clone)]
 pub struct BuilderMetrics {
     statsd: Option<Statsd>,
-    /// The full host name, as a part of names.
+    /// The full host name, escaped as a part of metric names.
     host: String,
-    recorded: Arc<Mutex<Recorded>>,
+    counters: Arc<Mutex<WorkerCounters>>,
 }
 
-/// By the worker of this process, since its start.
+/// Counts of the worker of this process, since its start.
 #[derive(Debug, Default)]
-struct Recorded {
+struct WorkerCounters {
     builds: BTreeMap<(ImageName, bool), u64>,
     build_times: BTreeMap<ImageName, Histogram>,
     uploads: BTreeMap<(ImageName, ProviderName, bool), u64>,
     upload_times: BTreeMap<ProviderName, Histogram>,
 }
 
-/// What the pages of a builder are made from.
+/// What the pages of a builder render.
 #[derive(Debug, Clone)]
-pub struct Sources {
+pub struct BuilderPageSources {
     pub metrics: BuilderMetrics,
-    pub worker: Arc<dyn LookAtWorker>,
+    pub worker: Arc<dyn WorkerStatusSource>,
     /// None where the process runs no job server.
-    pub job_server: Option<Arc<dyn LookAtJobServer>>,
+    pub job_server: Option<Arc<dyn JobServerStatusSource>>,
 }
 
-/// Sees what a worker is doing.
-pub trait LookAtWorker: fmt::Debug + Send + Sync {
-    /// None before it has begun, and after it has ended.
-    fn look(&self) -> Option<WorkerNow>;
+/// Reports the status of the worker of this process.
+pub trait WorkerStatusSource: fmt::Debug + Send + Sync {
+    /// Returns None before the worker has started, and after it has stopped.
+    fn status(&self) -> Option<WorkerStatus>;
 }
 
 /// What a worker is doing.
 #[derive(Debug, Clone, Default)]
-pub struct WorkerNow {
-    /// To job servers.
+pub struct WorkerStatus {
+    /// Connections to job servers.
     pub connections: usize,
     pub building: usize,
     pub uploading: usize,
     /// How many functions are offered, by the part of their names before the colon.
     pub functions: BTreeMap<Box<str>, usize>,
-    pub images: BTreeMap<ImageName, ImagesHeld>,
+    pub images: BTreeMap<ImageName, ImageUsage>,
 }
 
-/// How much a worker holds of an image.
+/// The images that a worker holds of one name.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct ImagesHeld {
+pub struct ImageUsage {
     pub images: usize,
-    /// On disk.
+    /// Their size on disk.
     pub bytes: u64,
 }
 
-/// Sees what a job server is doing.
-pub trait LookAtJobServer: fmt::Debug + Send + Sync {
-    fn look(&self) -> JobServerNow;
+/// Reports the status of the job server of this process.
+pub trait JobServerStatusSource: fmt::Debug + Send + Sync {
+    fn status(&self) -> JobServerStatus;
 }
 
 /// What a job server is doing.
 #[derive(Debug, Clone, Default)]
-pub struct JobServerNow {
+pub struct JobServerStatus {
     pub connections: usize,
     pub functions: usize,
     pub waiting: usize,
     pub running: usize,
-    /// Of the payloads of jobs.
+    /// The size of the payloads of its jobs.
     pub bytes: usize,
-    /// How often what has happened since its start.
+    /// Counts of events since the server's start.
     pub events: Vec<(&'static str, u64)>,
 }
 
@@ -90,41 +90,42 @@ impl BuilderMetrics {
     pub fn new(statsd: Option<Statsd>, host: &str) -> Self {
         Self {
             statsd,
-            host: name(host).into_owned(),
-            recorded: Arc::default(),
+            host: escape(host).into_owned(),
+            counters: Arc::default(),
         }
     }
 
-    /// The worker of this process has ended a build.
-    pub fn worker_built(&self, image: &ImageName, took: Duration, succeeded: bool) {
-        let mut recorded = self.recorded();
-        let ended = recorded.builds.entry((image.clone(), succeeded));
+    /// Records a finished build of the worker of this process.
+    pub fn record_worker_build(&self, image: &ImageName, took: Duration, succeeded: bool) {
+        let mut counters = self.counters();
+        let ended = counters.builds.entry((image.clone(), succeeded));
         *ended.or_default() += 1;
         if succeeded {
-            let times = recorded.build_times.entry(image.clone());
+            let times = counters.build_times.entry(image.clone());
             times.or_insert_with(Histogram::of_images).observe(took);
         }
     }
 
-    /// The worker of this process has ended an upload.
-    pub fn worker_uploaded(
+    /// Records a finished upload of the worker of this process.
+    pub fn record_worker_upload(
         &self,
         image: &ImageName,
         provider: &ProviderName,
         took: Duration,
         succeeded: bool,
     ) {
-        let mut recorded = self.recorded();
+        let mut counters = self.counters();
         let key = (image.clone(), provider.clone(), succeeded);
-        *recorded.uploads.entry(key).or_default() += 1;
+        *counters.uploads.entry(key).or_default() += 1;
         if succeeded {
-            let times = recorded.upload_times.entry(provider.clone());
+            let times = counters.upload_times.entry(provider.clone());
             times.or_insert_with(Histogram::of_images).observe(took);
         }
     }
 
-    /// A build has ended that the steward waited for, its program with this exit code; `sizes` are those of its files on disk, by format.
-    pub fn built<'a>(
+    /// Sends the metrics of a finished build. `exit_code` is that of the build program; `sizes` are those of the files
+    /// on disk, by format.
+    pub fn send_build<'a>(
         &self,
         image: &ImageName,
         took: Duration,
@@ -132,16 +133,16 @@ impl BuilderMetrics {
         sizes: impl Iterator<Item = (&'a str, u64)>,
     ) {
         let Some(statsd) = &self.statsd else { return };
-        let image = format!("nodepool.dib_image_build.{}", name(image.as_str()));
+        let image = format!("nodepool.dib_image_build.{}", escape(image.as_str()));
         let ended = now().as_secs() as u64;
         statsd.send(|batch| {
             for (format, size) in sizes {
-                batch.gauge(&format!("{image}.{}.size", name(format)), size);
+                batch.gauge(&format!("{image}.{}.size", escape(format)), size);
             }
             batch.timing(&format!("{image}.status.duration"), took);
             let rc = format!("{image}.status.rc");
             if exit_code < 0 {
-                // With a sign it would change the value from before.
+                // statsd adds a gauge with a sign to the value before.
                 batch.gauge(&rc, 0);
             }
             batch.gauge(&rc, exit_code);
@@ -149,9 +150,10 @@ impl BuilderMetrics {
         });
     }
 
-    pub fn uploaded(&self, image: &ImageName, provider: &ProviderName, took: Duration) {
+    /// Sends the metrics of a finished upload.
+    pub fn send_upload(&self, image: &ImageName, provider: &ProviderName, took: Duration) {
         let Some(statsd) = &self.statsd else { return };
-        let (image, provider) = (name(image.as_str()), name(provider.as_str()));
+        let (image, provider) = (escape(image.as_str()), escape(provider.as_str()));
         let key = format!("nodepool.image_update.{image}.{provider}");
         statsd.send(|batch| {
             batch.timing(&key, took);
@@ -159,56 +161,60 @@ impl BuilderMetrics {
         });
     }
 
-    /// Zuul was asked for builds of an image.
-    pub fn polled(&self, image: &ImageName, answered: bool) {
+    /// Counts a poll of Zuul for builds of an image.
+    pub fn count_poll(&self, image: &ImageName, answered: bool) {
         let outcome = if answered { "ok" } else { "error" };
         self.count_of_zuul_image(image, &format!("poll.{outcome}"), 1);
     }
 
-    /// So many bytes of an image came from a job of Zuul.
-    pub fn fetched(&self, image: &ImageName, bytes: u64) {
+    /// Counts bytes of an image that were downloaded from a Zuul job.
+    pub fn count_downloaded(&self, image: &ImageName, bytes: u64) {
         self.count_of_zuul_image(image, "download.bytes", bytes);
     }
 
     fn count_of_zuul_image(&self, image: &ImageName, what: &str, count: u64) {
         let Some(statsd) = &self.statsd else { return };
-        let key = format!("nodepool.zuul_image.{}.{what}", name(image.as_str()));
+        let key = format!("nodepool.zuul_image.{}.{what}", escape(image.as_str()));
         statsd.send(|batch| batch.count(&key, count));
     }
 
-    /// `state` in the numbers of Nodepool: 0 idle, 1 building, 3 paused.
-    pub fn building(&self, image: &ImageName, state: u8) {
-        let (host, image) = (&self.host, name(image.as_str()));
+    /// Sends the build state of an image in Nodepool's numbers: 0 idle, 1 building, 3 paused.
+    pub fn send_build_state(&self, image: &ImageName, state: u8) {
+        let (host, image) = (&self.host, escape(image.as_str()));
         self.gauge(
             &format!("nodepool.builder.{host}.image.{image}.build.state"),
             state,
         );
     }
 
-    /// `state` in the numbers of Nodepool: 0 idle, 2 uploading, 3 paused.
-    pub fn uploading(&self, image: &ImageName, provider: &ProviderName, state: u8) {
-        let (host, image, provider) = (&self.host, name(image.as_str()), name(provider.as_str()));
+    /// Sends the upload state of an image in Nodepool's numbers: 0 idle, 2 uploading, 3 paused.
+    pub fn send_upload_state(&self, image: &ImageName, provider: &ProviderName, state: u8) {
+        let (host, image, provider) = (
+            &self.host,
+            escape(image.as_str()),
+            escape(provider.as_str()),
+        );
         let key = format!("nodepool.builder.{host}.image.{image}.provider.{provider}.upload.state");
         self.gauge(&key, state);
     }
 
-    /// Whether somebody waits for a build of the image.
-    pub fn requested(&self, image: &ImageName, waits: bool) {
-        let image = name(image.as_str());
+    /// Sends whether a build of the image is requested.
+    pub fn send_build_requested(&self, image: &ImageName, requested: bool) {
+        let image = escape(image.as_str());
         let key = format!("nodepool.image.{image}.image_build_requests");
-        self.gauge(&key, u8::from(waits));
+        self.gauge(&key, u8::from(requested));
     }
 
-    /// How many images somebody waits for.
-    pub fn all_requested(&self, images: usize) {
+    /// Sends the number of images with a build request.
+    pub fn send_build_requests(&self, images: usize) {
         if let Some(statsd) = &self.statsd {
             statsd.send(|batch| batch.gauge("nodepool.image_build_requests", images));
         }
     }
 
-    /// Nothing panics while it holds the lock, so poison is ignored.
-    fn recorded(&self) -> MutexGuard<'_, Recorded> {
-        self.recorded.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Nothing panics while it holds the lock, so a poisoned lock is usable.
+    fn counters(&self) -> MutexGuard<'_, WorkerCounters> {
+        self.counters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn gauge(&self, key: &str, value: u8) {

@@ -1,5 +1,6 @@
-//! The HTML page at `/`: a list of links to what a port serves. It holds fixed text and nothing of the installation, so
-//! it is served without a token, and its Content-Security-Policy lets a browser load and run nothing.
+//! The HTML page at `/`: links to what a port serves.
+//!
+//! It contains only fixed text, so it is served without a token. Its Content-Security-Policy forbids scripts and loads.
 
 use std::fmt::Write as _;
 

@@ -1,13 +1,13 @@
-//! What operators and their programs see of launchers and builders.
+//! Monitoring of launchers and builders: web pages, Prometheus metrics and statsd.
 //!
-//! * [`webapp`]: Nodepool's lists over HTTP, `/ready`, `/live`, `/metrics`, and why a request waits.
-//! * [`builder`]: what a builder counts, for Prometheus and statsd, and its pages.
-//! * [`metrics`]: what is counted. One cheap handle, read by Prometheus and sent to statsd.
-//! * [`index`]: the HTML page at `/`, a list of links.
-//! * [`server`]: what all HTTP servers of this program have in common.
-//! * [`statsd`]: Nodepool's names on the wire, and the reports of the elected launcher.
+//! * [`webapp`]: Nodepool's lists over HTTP, `/ready`, `/live`, `/metrics` and `/explain`.
+//! * [`builder`]: the metrics and pages of a builder.
+//! * [`metrics`]: the metrics of a launcher, recorded through one cheap handle.
+//! * [`index`]: the HTML page at `/`.
+//! * [`server`]: the HTTP/1.1 connection handling that all servers of this program share.
+//! * [`statsd`]: Nodepool's metric names, and the reports of the elected launcher.
 //!
-//! All of them look at [`Views`] only, so that being watched costs the store nothing.
+//! Pages and metrics read cached [`StatusViews`] only, so that requests cause no load on the store.
 
 pub mod builder;
 pub mod index;
@@ -16,12 +16,15 @@ pub mod server;
 pub mod statsd;
 pub mod webapp;
 
-mod census;
+mod counts;
 mod views;
 
-pub use census::{Census, PerState};
-pub use metrics::{LaunchResult, Metrics};
+pub use counts::{NodeStateCounts, RecordCounts};
+pub use metrics::{LaunchOutcome, Metrics};
 pub use nodeyard_status::ImageRow;
 pub use statsd::Statsd;
-pub use views::{Views, marks::Mark, marks::MarkShape, marks::images as image_rows};
-pub use webapp::{Explain, Reasons, Sources, Webapp};
+pub use views::{
+    StatusViews, image_markers::ImageMarker, image_markers::ImageMarkerShape,
+    image_markers::images as image_rows,
+};
+pub use webapp::{RenderedExplanation, RequestExplainer, WebappServer, WebappSources};

@@ -1,11 +1,11 @@
-//! What a launcher counts.
+//! Metrics of a launcher.
 //!
-//! Things that happen are recorded through a [`Metrics`] handle; things that exist are counted from the views
-//! when somebody asks. Prometheus reads both at `/metrics`; statsd is told of the former at once, of the latter
-//! by [`crate::statsd::Reporter`].
+//! Events are recorded through a [`Metrics`] handle; gauges are computed from the cached views on demand. Prometheus
+//! reads both at `/metrics`. Events are sent to statsd at once, gauges by
+//! [`StatsdReporter`](crate::statsd::StatsdReporter).
 //!
-//! For Prometheus the labels of a series are providers, pools, labels, states and the like: there are as many as
-//! the configuration has. Ids, requestors and zones are not among them.
+//! Prometheus series are labelled with providers, pools, labels and states, which the configuration bounds; ids,
+//! requestors and zones are not used as labels.
 
 pub(crate) mod exposition;
 mod families;
@@ -19,25 +19,25 @@ use std::time::Duration;
 use nodeyard_model::{Limits, PoolName, ProviderName, ResourceName, TenantName};
 use nodeyard_reconcile::CountKeys;
 
-use crate::census::Census;
-use crate::statsd::{Batch, Statsd, names};
-use crate::views::Views;
+use crate::counts::RecordCounts;
+use crate::statsd::{Statsd, StatsdBatch, names};
+use crate::views::StatusViews;
 use histogram::Histogram;
 
-/// Records what happens. Cloning is cheap, and so is recording: nothing waits.
+/// Records events of a launcher. Cloning and recording are cheap and never block.
 #[derive(Debug, Clone, Default)]
-pub struct Metrics(Arc<Inner>);
+pub struct Metrics(Arc<MetricsInner>);
 
 #[derive(Debug, Default)]
-struct Inner {
-    recorded: Mutex<Recorded>,
+struct MetricsInner {
+    counters: Mutex<LauncherCounters>,
     statsd: Option<Statsd>,
 }
 
-/// Since the start of the process.
+/// Counts since the start of the process.
 #[derive(Debug, Default)]
-struct Recorded {
-    launches: BTreeMap<(ProviderName, LaunchResult), u64>,
+struct LauncherCounters {
+    launches: BTreeMap<(ProviderName, LaunchOutcome), u64>,
     launch_times: BTreeMap<ProviderName, Histogram>,
     waits: BTreeMap<ProviderName, Histogram>,
     fulfilments: BTreeMap<ProviderName, Histogram>,
@@ -50,21 +50,21 @@ struct Recorded {
 
 /// One attempt to launch a node.
 #[derive(Debug, Clone, Copy)]
-pub struct Launch<'a> {
+pub struct LaunchSample<'a> {
     pub provider: &'a ProviderName,
     pub az: Option<&'a str>,
-    /// Who asked for the node.
+    /// The requestor that the node is launched for.
     pub requestor: Option<&'a str>,
-    pub result: LaunchResult,
+    pub result: LaunchOutcome,
     pub duration: Duration,
 }
 
-/// How a launch ended.
+/// The result of a launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum LaunchResult {
+pub enum LaunchOutcome {
     Ready,
     Quota,
-    /// Our session ended, and the node's lock with it.
+    /// Our store session ended, and the node's lock with it.
     Session,
     HostKeys,
     Capacity,
@@ -72,8 +72,8 @@ pub enum LaunchResult {
     Unknown,
 }
 
-impl LaunchResult {
-    /// In Nodepool's words.
+impl LaunchOutcome {
+    /// Returns Nodepool's name for the result.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Ready => "ready",
@@ -87,7 +87,7 @@ impl LaunchResult {
     }
 }
 
-impl fmt::Display for LaunchResult {
+impl fmt::Display for LaunchOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.as_str())
     }
@@ -95,23 +95,24 @@ impl fmt::Display for LaunchResult {
 
 impl Metrics {
     pub fn new(statsd: Option<Statsd>) -> Self {
-        Self(Arc::new(Inner {
-            recorded: Mutex::default(),
+        Self(Arc::new(MetricsInner {
+            counters: Mutex::default(),
             statsd,
         }))
     }
 
-    pub fn launched(&self, launch: Launch<'_>) {
+    /// Records an attempt to launch a node.
+    pub fn record_launch(&self, launch: LaunchSample<'_>) {
         {
-            let mut recorded = self.recorded();
+            let mut counters = self.counters();
             let key = (launch.provider.clone(), launch.result);
-            *recorded.launches.entry(key).or_default() += 1;
-            if launch.result == LaunchResult::Ready {
-                let times = recorded.launch_times.entry(launch.provider.clone());
+            *counters.launches.entry(key).or_default() += 1;
+            if launch.result == LaunchOutcome::Ready {
+                let times = counters.launch_times.entry(launch.provider.clone());
                 times.or_default().observe(launch.duration);
             }
         }
-        self.tell(|batch| {
+        self.send_statsd(|batch| {
             for name in names::launch(&launch) {
                 batch.timing(&name, launch.duration);
                 batch.count(&name, 1);
@@ -119,67 +120,67 @@ impl Metrics {
         });
     }
 
-    /// A pool has begun to work on a request, so long after it was made.
-    pub fn request_accepted(&self, provider: &ProviderName, waited: Duration) {
-        let mut recorded = self.recorded();
-        let waits = recorded.waits.entry(provider.clone());
+    /// Records that a pool accepted a request, and how long after its creation.
+    pub fn record_request_accepted(&self, provider: &ProviderName, waited: Duration) {
+        let mut counters = self.counters();
+        let waits = counters.waits.entry(provider.clone());
         waits.or_default().observe(waited);
     }
 
-    /// All nodes of a request are ready, so long after it was made.
-    pub fn request_fulfilled(&self, provider: &ProviderName, took: Duration) {
-        let mut recorded = self.recorded();
-        let fulfilments = recorded.fulfilments.entry(provider.clone());
+    /// Records that all nodes of a request are ready, and how long after its creation.
+    pub fn record_request_fulfilled(&self, provider: &ProviderName, took: Duration) {
+        let mut counters = self.counters();
+        let fulfilments = counters.fulfilments.entry(provider.clone());
         fulfilments.or_default().observe(took);
     }
 
-    pub fn request_failed(&self) {
-        self.recorded().failed_requests += 1;
+    /// Records a failed request.
+    pub fn record_request_failed(&self) {
+        self.counters().failed_requests += 1;
     }
 
-    /// Resources without a record were removed from a cloud. `kind` is a plural, such as `instances`.
-    pub fn leaked(&self, provider: &ProviderName, kind: &str, count: u64) {
-        let key = (provider.clone(), Box::from(kind));
-        *self.recorded().leaked.entry(key).or_default() += count;
-        self.tell(|batch| batch.count(&names::leaked(provider, kind), count));
+    /// Records resources without a record that were deleted from a cloud. `metric_type` is a plural, such as `instances`.
+    pub fn record_leaked(&self, provider: &ProviderName, metric_type: &str, count: u64) {
+        let key = (provider.clone(), Box::from(metric_type));
+        *self.counters().leaked.entry(key).or_default() += count;
+        self.send_statsd(|batch| batch.count(&names::leaked(provider, metric_type), count));
     }
 
-    /// The limits of a provider's pools, in place of those told before; without any pool, it is forgotten.
-    pub fn provider_limits(&self, provider: &ProviderName, pools: BTreeMap<PoolName, Limits>) {
+    /// Replaces the limits of a provider's pools. Without pools, the provider is removed.
+    pub fn set_provider_limits(&self, provider: &ProviderName, pools: BTreeMap<PoolName, Limits>) {
         if pools.is_empty() {
-            self.recorded().limits.remove(provider);
+            self.counters().limits.remove(provider);
         } else {
-            self.tell(|batch| max_servers(batch, provider, &pools));
-            self.recorded().limits.insert(provider.clone(), pools);
+            self.send_statsd(|batch| max_servers(batch, provider, &pools));
+            self.counters().limits.insert(provider.clone(), pools);
         }
     }
 
-    /// The limits of all tenants, in place of those told before.
-    pub fn tenant_limits(&self, limits: BTreeMap<TenantName, Limits>) {
-        self.tell(|batch| tenant_limits(batch, &limits));
-        self.recorded().tenant_limits = limits;
+    /// Replaces the limits of all tenants.
+    pub fn set_tenant_limits(&self, limits: BTreeMap<TenantName, Limits>) {
+        self.send_statsd(|batch| tenant_limits(batch, &limits));
+        self.counters().tenant_limits = limits;
     }
 
     /// Adds a work queue, whose keys are counted whenever metrics are read.
     pub fn add_queue(&self, name: &'static str, queue: Arc<dyn CountKeys>) {
-        self.recorded().queues.insert(name, queue);
+        self.counters().queues.insert(name, queue);
     }
 
-    /// Everything, in the text format of Prometheus. Looks at every node, so it belongs on a thread that may
-    /// be busy for a while.
-    pub fn exposition(&self, views: &Views) -> String {
-        let census = Census::take(views);
-        families::all(&self.recorded(), &census, views)
+    /// Renders all metrics in the text format of Prometheus. Counts every node, so call it on a blocking thread.
+    pub fn exposition(&self, views: &StatusViews) -> String {
+        let counts = RecordCounts::take(views);
+        families::all(&self.counters(), &counts, views)
     }
 
-    /// Sends the limits once more: datagrams get lost.
+    /// Sends the limits again, because datagrams can be lost.
     pub(crate) fn repeat_limits(&self) {
-        let recorded = self.recorded();
-        self.tell(|batch| {
-            for (provider, pools) in &recorded.limits {
+        let counters = self.counters();
+        self.send_statsd(|batch| {
+            for (provider, pools) in &counters.limits {
                 max_servers(batch, provider, pools);
             }
-            tenant_limits(batch, &recorded.tenant_limits);
+            tenant_limits(batch, &counters.tenant_limits);
         });
     }
 
@@ -187,21 +188,25 @@ impl Metrics {
         self.0.statsd.as_ref()
     }
 
-    fn tell(&self, write: impl FnOnce(&mut Batch<'_>)) {
+    fn send_statsd(&self, write: impl FnOnce(&mut StatsdBatch<'_>)) {
         if let Some(statsd) = self.statsd() {
             statsd.send(write);
         }
     }
 
-    /// Nothing panics while it holds the lock, so poison is ignored.
-    fn recorded(&self) -> MutexGuard<'_, Recorded> {
-        let recorded = self.0.recorded.lock();
-        recorded.unwrap_or_else(PoisonError::into_inner)
+    /// Nothing panics while it holds the lock, so a poisoned lock is usable.
+    fn counters(&self) -> MutexGuard<'_, LauncherCounters> {
+        let counters = self.0.counters.lock();
+        counters.unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The sum over the pools; a single pool without limit makes it infinite.
-fn max_servers(batch: &mut Batch<'_>, provider: &ProviderName, pools: &BTreeMap<PoolName, Limits>) {
+/// Sends the sum over the pools; a single pool without a limit makes it infinite.
+fn max_servers(
+    batch: &mut StatsdBatch<'_>,
+    provider: &ProviderName,
+    pools: &BTreeMap<PoolName, Limits>,
+) {
     let name = names::max_servers(provider);
     let limits = pools
         .values()
@@ -213,7 +218,7 @@ fn max_servers(batch: &mut Batch<'_>, provider: &ProviderName, pools: &BTreeMap<
     }
 }
 
-fn tenant_limits(batch: &mut Batch<'_>, limits: &BTreeMap<TenantName, Limits>) {
+fn tenant_limits(batch: &mut StatsdBatch<'_>, limits: &BTreeMap<TenantName, Limits>) {
     for (tenant, limits) in limits {
         for (resource, limit) in limits.iter() {
             batch.gauge(&names::tenant_limit(tenant, resource), limit);

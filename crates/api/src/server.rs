@@ -1,6 +1,6 @@
-//! Serving HTTP/1.1 to whoever comes: as many connections as there may be, and none that lasts for ever.
+//! HTTP/1.1 connection handling with limits on connections, header sizes and time.
 //!
-//! What all servers of this program have in common. What is said on a connection is theirs.
+//! Shared by all HTTP servers of this program; routing and responses are theirs.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -20,25 +20,25 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Of the lines before a request's body.
+/// The limit for a request's head.
 const HEAD_BYTES: usize = 16 * 1024;
 const HEADERS: usize = 64;
-/// For answers under way when a connection has to end.
+/// How long a request in progress may still take when its connection is to close.
 const GRACE: Duration = Duration::from_secs(5);
-/// After an error that is not the client's, such as too many open files.
+/// Pause after an accept error that is not the client's fault, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
-/// Gives each connection a task, `most` at a time; more wait to be accepted. After `shutdown` nobody is accepted, and
-/// the tasks are waited for.
+/// Accepts connections and runs `task` for each, at most `max_connections` at a time; others wait to be accepted. After
+/// `shutdown` it accepts no more and waits for the tasks.
 pub async fn accept<F>(
     listener: &TcpListener,
-    most: usize,
+    max_connections: usize,
     shutdown: &CancellationToken,
     mut task: impl FnMut(TcpStream, SocketAddr) -> F,
 ) where
     F: Future<Output = ()> + Send + 'static,
 {
-    let permits = Arc::new(Semaphore::new(most));
+    let permits = Arc::new(Semaphore::new(max_connections));
     let connections = TaskTracker::new();
     loop {
         let (stream, peer, permit) = tokio::select! {
@@ -46,7 +46,7 @@ pub async fn accept<F>(
             accepted = next(listener, &permits) => match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    tracing::warn!(error = &error as &dyn std::error::Error, "cannot accept a connection");
+                    tracing::warn!(error = &error as &dyn std::error::Error, "failed to accept connection; retrying");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                     continue;
                 }
@@ -72,22 +72,26 @@ async fn next(
     Ok((stream, peer, permit))
 }
 
-/// Answers what comes on a connection until it ends, or until `over`; then the answer under way is finished. A head has
-/// to come within `patience`, and so has the next one.
-pub async fn answer<S, V>(stream: S, service: V, patience: Duration, over: impl Future<Output = ()>)
-where
+/// Serves HTTP requests on a connection until the client closes it or `close` completes; then it finishes the request
+/// in progress. `header_timeout` limits the time until each request's head has arrived.
+pub async fn serve_connection<S, V>(
+    stream: S,
+    service: V,
+    header_timeout: Duration,
+    close: impl Future<Output = ()>,
+) where
     S: AsyncRead + AsyncWrite + Unpin,
     V: Service<Request<Incoming>, Response = Response, Error = Infallible>,
 {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
-        .header_read_timeout(patience)
+        .header_read_timeout(header_timeout)
         .max_buf_size(HEAD_BYTES)
         .max_headers(HEADERS);
     let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
-        () = over => {
+        () = close => {
             connection.as_mut().graceful_shutdown();
             match tokio::time::timeout(GRACE, connection).await {
                 Ok(ended) => ended,
@@ -96,6 +100,9 @@ where
         }
     };
     if let Err(error) = ended {
-        tracing::debug!(error = &error as &dyn std::error::Error, "connection ended");
+        tracing::debug!(
+            error = &error as &dyn std::error::Error,
+            "connection failed"
+        );
     }
 }

@@ -1,8 +1,8 @@
-//! Metrics for statsd, by Nodepool's names.
+//! Metrics for statsd, under Nodepool's names.
 //!
-//! What happens is sent at once by [`Metrics`](crate::Metrics). What exists is the same for all launchers, so one
-//! of them reports it: the [`Reporter`] that wins an election, in which Python launchers are candidates, too.
-//! Datagrams are sent without waiting and without asking what became of them.
+//! Events are sent at once by [`Metrics`](crate::Metrics). Gauges are the same for all launchers, so one of them sends
+//! them: the [`StatsdReporter`] that wins an election, in which Python launchers take part. Datagrams are sent without
+//! blocking, and errors are ignored.
 
 mod batch;
 mod reporter;
@@ -12,14 +12,14 @@ pub(crate) mod names;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 
-pub use reporter::Reporter;
+pub use reporter::StatsdReporter;
 
-pub(crate) use batch::Batch;
+pub(crate) use batch::StatsdBatch;
 
 const DEFAULT_HOST: &str = "localhost";
 const DEFAULT_PORT: u16 = 8125;
 
-/// Where statsd listens.
+/// The address of statsd.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
     pub host: String,
@@ -28,13 +28,13 @@ pub struct Options {
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("STATSD_PORT is {text:?}, which is not a port; it must be a number from 1 to 65535")]
+    #[error("invalid STATSD_PORT {text:?}: it must be a number from 1 to 65535")]
     Port {
         text: String,
         #[source]
         source: std::num::ParseIntError,
     },
-    #[error("cannot find the statsd host {host:?}; check STATSD_HOST")]
+    #[error("failed to resolve the statsd host {host:?}; check STATSD_HOST")]
     Resolve {
         host: String,
         #[source]
@@ -42,12 +42,12 @@ pub enum Error {
     },
     #[error("the statsd host {host:?} has no address; check STATSD_HOST")]
     NoAddress { host: String },
-    #[error("cannot open a socket for statsd")]
+    #[error("failed to open a socket for statsd")]
     Socket(#[source] std::io::Error),
 }
 
 impl Options {
-    /// From `STATSD_HOST` and `STATSD_PORT`. Without either of them there is no statsd; an empty one is none.
+    /// Reads `STATSD_HOST` and `STATSD_PORT`. Returns None if both are unset or empty.
     pub fn from_variables(host: Option<&str>, port: Option<&str>) -> Result<Option<Self>, Error> {
         let host = host.filter(|host| !host.is_empty());
         let port = port.filter(|port| !port.is_empty());
@@ -67,7 +67,7 @@ impl Options {
     }
 }
 
-/// A way to statsd. Cloning is cheap.
+/// Sends metrics to statsd. Cloning is cheap.
 #[derive(Debug, Clone)]
 pub struct Statsd {
     socket: Arc<UdpSocket>,
@@ -75,7 +75,7 @@ pub struct Statsd {
 }
 
 impl Statsd {
-    /// Looks up the host, once. Prefers IPv4, as Nodepool's client does.
+    /// Resolves the host, once. Prefers IPv4, as Nodepool's client does.
     pub async fn open(options: &Options) -> Result<Self, Error> {
         let Options { host, port } = options;
         let found = tokio::net::lookup_host((&**host, *port)).await;
@@ -93,7 +93,7 @@ impl Statsd {
             SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
             SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
         };
-        // Not connected: a connected socket would report that nobody listened, and drop the next datagram.
+        // Not connected: a connected socket reports that nobody listens, and drops the next datagram.
         let socket = UdpSocket::bind(any)?;
         socket.set_nonblocking(true)?;
         Ok(Self {
@@ -102,14 +102,17 @@ impl Statsd {
         })
     }
 
-    /// Sends what is written to the batch, in as few datagrams as it takes.
-    pub(crate) fn send(&self, write: impl FnOnce(&mut Batch<'_>)) {
+    /// Sends the metrics that `write` adds to the batch, in as few datagrams as possible.
+    pub(crate) fn send(&self, write: impl FnOnce(&mut StatsdBatch<'_>)) {
         let deliver = |datagram: &str| {
             if let Err(error) = self.socket.send_to(datagram.as_bytes(), self.server) {
-                tracing::trace!(error = &error as &dyn std::error::Error, "statsd not told");
+                tracing::trace!(
+                    error = &error as &dyn std::error::Error,
+                    "failed to send to statsd"
+                );
             }
         };
-        let mut batch = Batch::new(&deliver);
+        let mut batch = StatsdBatch::new(&deliver);
         write(&mut batch);
         batch.finish();
     }
@@ -133,6 +136,10 @@ mod tests {
         assert_eq!(options(Some("metrics"), None), some("metrics", 8125));
         assert_eq!(options(None, Some("9125")), some("localhost", 9125));
         let error = Options::from_variables(None, Some("statsd")).unwrap_err();
-        assert!(error.to_string().starts_with("STATSD_PORT is \"statsd\""));
+        assert!(
+            error
+                .to_string()
+                .starts_with("invalid STATSD_PORT \"statsd\"")
+        );
     }
 }

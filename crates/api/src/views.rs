@@ -1,6 +1,6 @@
-//! Copies of everything that is shown and counted.
+//! The cached views that pages and metrics read.
 
-pub(crate) mod marks;
+pub(crate) mod image_markers;
 
 use std::sync::Arc;
 
@@ -10,23 +10,23 @@ use nodeyard_store::view::View;
 use nodeyard_store::{Result, Session, Tree, TreePath};
 use tokio::sync::watch;
 
-use marks::MarkShape;
+use image_markers::ImageMarkerShape;
 
-/// The views that a launcher has anyway, and one more. Cloning is cheap.
+/// The launcher's cached views, and one of image markers. Cloning is cheap.
 #[derive(Debug, Clone)]
-pub struct Views {
+pub struct StatusViews {
     pub nodes: View<NodeShape>,
     pub requests: View<RequestShape>,
     pub pools: View<PoolShape>,
     pub images: View<ImageShape>,
-    /// What is asked of images.
-    pub marks: View<MarkShape>,
+    /// Pauses and build requests of images.
+    pub image_markers: View<ImageMarkerShape>,
     pub session: watch::Receiver<Session>,
     pub(crate) tree: Arc<dyn Tree>,
 }
 
-impl Views {
-    /// Shows what `records` follow; does not wait for it. Must be called inside a runtime.
+impl StatusViews {
+    /// Opens the views in addition to `records`; does not wait for their content. Must be called inside a runtime.
     pub fn open(registry: &Registry, records: registry::Views) -> Result<Self> {
         let tree = registry.tree();
         let images = TreePath::new(layout::IMAGES)?;
@@ -35,20 +35,20 @@ impl Views {
             requests: records.requests,
             pools: records.pools,
             images: records.images,
-            marks: View::open(Arc::clone(tree), images, MarkShape),
+            image_markers: View::open(Arc::clone(tree), images, ImageMarkerShape),
             session: tree.session(),
             tree: Arc::clone(tree),
         })
     }
 
-    /// Returns when everything that had been written before the call is in the views.
+    /// Returns when the views contain everything that was written before the call.
     pub async fn synced(&self) -> Result<()> {
         tokio::try_join!(
             self.nodes.synced(),
             self.requests.synced(),
             self.pools.synced(),
             self.images.synced(),
-            self.marks.synced(),
+            self.image_markers.synced(),
         )?;
         Ok(())
     }

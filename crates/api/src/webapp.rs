@@ -1,8 +1,7 @@
-//! Web pages. The launcher has Nodepool's: what there is, as text for people and as JSON for programs.
+//! The web server of launchers and builders: Nodepool's lists as text and JSON, health and metrics.
 //!
-//! Plain HTTP without authentication, for reading only; any method is as good as `GET`, and bodies of requests
-//! are not read. It faces whoever can reach the port: heads are small, connections are few and do not last,
-//! and one page is made at a time, so the worst that a visitor can cost us is one core.
+//! Plain HTTP without authentication, read-only: every method is treated as `GET`, and request bodies are not read. To
+//! bound the load that clients cause, heads are small, connections few and short, and one page is rendered at a time.
 
 mod accept;
 mod cache;
@@ -25,18 +24,18 @@ use tokio_util::sync::CancellationToken;
 use crate::builder;
 use crate::metrics::Metrics;
 use crate::server;
-use crate::views::Views;
+use crate::views::StatusViews;
 
-/// Connections at a time; more wait to be accepted.
+/// The maximum number of connections; more wait to be accepted.
 const CONNECTIONS: usize = 256;
-const HEAD_PATIENCE: Duration = Duration::from_secs(10);
-/// After this a connection is closed as soon as its request is answered.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+/// After this time a connection is closed as soon as its request is answered.
 const CONNECTION_AGE: Duration = Duration::from_secs(120);
 
-/// Where to listen.
+/// The listening address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// An address or a name of this host.
+    /// An address or a host name of this host.
     pub address: String,
     pub port: u16,
 }
@@ -50,58 +49,59 @@ impl Default for Options {
     }
 }
 
-/// Knows why a request waits.
+/// Explains why a request is waiting.
 #[async_trait]
-pub trait Explain: fmt::Debug + Send + Sync {
-    /// None if there is no such request.
-    async fn explain(&self, request: RequestId) -> Option<Reasons>;
+pub trait RequestExplainer: fmt::Debug + Send + Sync {
+    /// Returns None if the request does not exist.
+    async fn explain(&self, request: RequestId) -> Option<RenderedExplanation>;
 }
 
-/// Why a request waits, in both forms.
+/// An explanation as text and as JSON.
 #[derive(Debug, Clone)]
-pub struct Reasons {
+pub struct RenderedExplanation {
     pub text: String,
     pub json: String,
 }
 
-/// What the pages are made from.
+/// What the pages of a launcher render.
 #[derive(Debug, Clone)]
-pub struct Sources {
-    pub views: Views,
+pub struct WebappSources {
+    pub views: StatusViews,
     pub metrics: Metrics,
-    pub explain: Arc<dyn Explain>,
-    /// True once the launcher works; `/ready` says so.
+    pub explain: Arc<dyn RequestExplainer>,
+    /// Whether the launcher has completed its first pass; `/ready` reports it.
     pub ready: watch::Receiver<bool>,
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("cannot listen on {address} port {port} for web pages; see {key} in nodepool.yaml")]
-pub struct BindError {
+#[error("failed to listen on {address} port {port} for web pages; see {key} in nodepool.yaml")]
+pub struct WebappBindError {
     address: String,
     port: u16,
-    /// Of the configuration.
+    /// The key in the configuration.
     key: &'static str,
     #[source]
     source: std::io::Error,
 }
 
-/// A web server that has its port but does not answer yet.
+/// A web server that listens but does not serve yet.
 #[derive(Debug)]
-pub struct Webapp {
+pub struct WebappServer {
     listener: TcpListener,
     router: Router,
 }
 
-impl Webapp {
-    pub async fn bind(options: Options, sources: Sources) -> Result<Self, BindError> {
+impl WebappServer {
+    /// Opens the port for the pages of a launcher.
+    pub async fn bind(options: Options, sources: WebappSources) -> Result<Self, WebappBindError> {
         Self::listen(options, "webapp", pages::router(sources)).await
     }
 
-    /// The pages of a builder.
+    /// Opens the port for the pages of a builder.
     pub async fn bind_builder(
         options: Options,
-        sources: builder::Sources,
-    ) -> Result<Self, BindError> {
+        sources: builder::BuilderPageSources,
+    ) -> Result<Self, WebappBindError> {
         Self::listen(options, "builder-webapp", builder::pages::router(sources)).await
     }
 
@@ -109,11 +109,11 @@ impl Webapp {
         options: Options,
         key: &'static str,
         router: Router,
-    ) -> Result<Self, BindError> {
+    ) -> Result<Self, WebappBindError> {
         let Options { address, port } = options;
         match TcpListener::bind((&*address, port)).await {
             Ok(listener) => Ok(Self { listener, router }),
-            Err(source) => Err(BindError {
+            Err(source) => Err(WebappBindError {
                 address,
                 port,
                 key,
@@ -122,23 +122,25 @@ impl Webapp {
         }
     }
 
-    /// Tells the port that the system has chosen for port 0.
+    /// Returns the bound address, with the port that the system chose for port 0.
     pub fn local_addr(&self) -> std::io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// Answers until `shutdown`, then finishes the answers under way.
+    /// Serves until `shutdown`, then finishes the requests in progress.
     pub async fn run(self, shutdown: CancellationToken) {
         let service = TowerToHyperService::new(self.router);
         server::accept(&self.listener, CONNECTIONS, &shutdown, |stream, _| {
             let (service, shutdown) = (service.clone(), shutdown.clone());
-            async move { server::answer(stream, service, HEAD_PATIENCE, over(&shutdown)).await }
+            async move {
+                server::serve_connection(stream, service, HEADER_TIMEOUT, close(&shutdown)).await;
+            }
         })
         .await;
     }
 }
 
-async fn over(shutdown: &CancellationToken) {
+async fn close(shutdown: &CancellationToken) {
     tokio::select! {
         () = shutdown.cancelled() => {}
         () = tokio::time::sleep(CONNECTION_AGE) => {}

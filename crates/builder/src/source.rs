@@ -111,10 +111,10 @@ impl SourceError {
 }
 
 /// The source that an image's configuration names.
-pub fn from_config(build: &config::Build) -> Box<dyn Source> {
+pub fn from_config(build: &config::BuildConfig) -> Box<dyn Source> {
     match build.builder {
-        config::Builder::Dib => Box::new(Dib::new(build)),
-        config::Builder::Command => Box::new(Command::new(build)),
+        config::BuilderKind::Dib => Box::new(Dib::new(build)),
+        config::BuilderKind::Command => Box::new(Command::new(build)),
     }
 }
 

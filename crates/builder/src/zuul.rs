@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use nodeyard_config::{Artifact, Auth, AuthKind, Compression, DownloadAuth, ZuulImage};
+use nodeyard_config::{
+    ArtifactCompression, ArtifactConfig, Auth, AuthKind, DownloadAuth, ZuulImage,
+};
 use nodeyard_fetch::{HttpClient, HttpCredentials, Options, Origin, SecretSource, Url};
 use nodeyard_image::{Digests, Packing};
 use nodeyard_zuul_api as api;
@@ -68,7 +70,7 @@ fn credentials(auth: &Auth) -> HttpCredentials {
 /// The artifact of a build that an entry of the configuration is about.
 pub(crate) fn matching<'b>(
     build: &'b api::FinishedBuild,
-    wanted: &Artifact,
+    wanted: &ArtifactConfig,
 ) -> Option<&'b api::BuildArtifact> {
     build.artifacts.iter().find(|artifact| {
         let same = |key: &str, value: &str| artifact.text(key).as_deref() == Some(value);
@@ -89,14 +91,14 @@ pub(crate) fn without_query(address: &str) -> Option<Box<str>> {
 }
 
 /// How an artifact is packed.
-pub(crate) fn packing(compression: Compression, url: &Url) -> Packing {
+pub(crate) fn packing(compression: ArtifactCompression, url: &Url) -> Packing {
     match compression {
-        Compression::Auto => Packing::of(url),
-        Compression::None => Packing::None,
-        Compression::Gzip => Packing::Gzip,
-        Compression::Xz => Packing::Xz,
-        Compression::Zst => Packing::Zstd,
-        Compression::Bzip2 => Packing::Bzip2,
+        ArtifactCompression::Auto => Packing::of(url),
+        ArtifactCompression::None => Packing::None,
+        ArtifactCompression::Gzip => Packing::Gzip,
+        ArtifactCompression::Xz => Packing::Xz,
+        ArtifactCompression::Zst => Packing::Zstd,
+        ArtifactCompression::Bzip2 => Packing::Bzip2,
     }
 }
 

@@ -1,4 +1,4 @@
-//! References between labels, images, providers and pools.
+//! Checks references between labels, images, providers and pools.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,18 +6,18 @@ use indexmap::IndexMap;
 
 use crate::decode::{Decoder, similar};
 use crate::drivers::{Metastatic, MetastaticLabel, Static, ready_nodes};
-use crate::file::Label;
-use crate::images::{DiskImageEntry, Image, ImageSource, ZuulImageEntry, missing_format};
+use crate::file::LabelConfig;
+use crate::images::{DiskImageEntry, ImageDefinition, ImageSource, ZuulImageEntry, missing_format};
 use crate::provider::{Driver, Provider};
 use crate::source::Span;
 use crate::values::Name;
 
-/// What providers may refer to, whether or not it could be read.
-pub(crate) struct Known<'c> {
-    pub(crate) labels: &'c [Label],
+/// The entries that providers may refer to, including those with errors.
+pub(crate) struct ReferenceTargets<'c> {
+    pub(crate) labels: &'c [LabelConfig],
     pub(crate) disk_images: &'c [DiskImageEntry],
     pub(crate) zuul_images: &'c [ZuulImageEntry],
-    pub(crate) images: &'c IndexMap<String, Image>,
+    pub(crate) images: &'c IndexMap<String, ImageDefinition>,
 }
 
 struct Names<'c> {
@@ -27,19 +27,19 @@ struct Names<'c> {
 }
 
 impl<'c> Names<'c> {
-    fn of(known: &Known<'c>) -> Self {
-        let disk = known
+    fn of(targets: &ReferenceTargets<'c>) -> Self {
+        let disk = targets
             .disk_images
             .iter()
             .map(|entry| (&*entry.name, entry.is_abstract));
-        let zuul = known
+        let zuul = targets
             .zuul_images
             .iter()
             .filter_map(|entry| Some((entry.name()?, entry.is_abstract)));
         let (templates, images): (Vec<_>, Vec<_>) =
             disk.chain(zuul).partition(|(_, is_abstract)| *is_abstract);
         Self {
-            labels: by_text(known.labels.iter().map(|label| &label.name)),
+            labels: by_text(targets.labels.iter().map(|label| &label.name)),
             images: by_text(images.into_iter().map(|(name, _)| name)),
             abstract_images: templates
                 .into_iter()
@@ -53,30 +53,36 @@ fn by_text<'c>(names: impl Iterator<Item = &'c Name>) -> HashMap<&'c str, &'c Na
     names.map(|name| (name.as_str(), name)).collect()
 }
 
-/// Checks what providers refer to, and what must be unique.
-pub(crate) fn references(providers: &[Provider], known: &Known<'_>, decoder: &mut Decoder<'_>) {
-    let names = Names::of(known);
+/// Checks references of providers, and names that must be unique.
+pub(crate) fn check_references(
+    providers: &[Provider],
+    targets: &ReferenceTargets<'_>,
+    decoder: &mut Decoder<'_>,
+) {
+    let names = Names::of(targets);
     let mut machines = HashMap::new();
     for provider in providers {
-        provider_images(provider, known.images, &names, decoder);
+        check_images(provider, targets.images, &names, decoder);
         pools(provider, &names, decoder);
         match &provider.driver {
-            Driver::Metastatic(metastatic) => backing_labels(metastatic, &names, decoder),
-            Driver::Kubernetes(cluster) => ready_nodes(&cluster.pools, known.labels, decoder),
-            Driver::Static(static_nodes) => unique_machines(static_nodes, &mut machines, decoder),
+            Driver::Metastatic(metastatic) => check_backing_labels(metastatic, &names, decoder),
+            Driver::Kubernetes(cluster) => ready_nodes(&cluster.pools, targets.labels, decoder),
+            Driver::Static(static_nodes) => {
+                check_unique_machines(static_nodes, &mut machines, decoder);
+            }
             _ => {}
         }
     }
 }
 
-fn provider_images(
+fn check_images(
     provider: &Provider,
-    images: &IndexMap<String, Image>,
+    images: &IndexMap<String, ImageDefinition>,
     names: &Names<'_>,
     decoder: &mut Decoder<'_>,
 ) {
-    unique(provider.diskimages(), "image of this provider", decoder);
-    unique(
+    check_unique(provider.diskimages(), "image of this provider", decoder);
+    check_unique(
         provider.cloud_images(),
         "cloud image of this provider",
         decoder,
@@ -87,7 +93,7 @@ fn provider_images(
         .filter(|image| !image.is_empty())
     {
         if names.images.contains_key(image.as_str()) {
-            provider_format(provider, image, images, decoder);
+            check_format(provider, image, images, decoder);
         } else if names.abstract_images.contains(image.as_str()) {
             let message = format!(
                 "`{}` is abstract, so there is no such image",
@@ -99,16 +105,16 @@ fn provider_images(
                 "there is no image `{}` in `diskimages` or `zuul-images`",
                 decoder.quote(image)
             );
-            unknown("unknown-image", image, message, &names.images, decoder);
+            report_unknown("unknown-image", image, message, &names.images, decoder);
         }
     }
 }
 
-/// A Zuul image must come in the format the provider takes.
-fn provider_format(
+/// Checks that a Zuul image is available in the format that the provider needs.
+fn check_format(
     provider: &Provider,
     image: &Name,
-    images: &IndexMap<String, Image>,
+    images: &IndexMap<String, ImageDefinition>,
     decoder: &mut Decoder<'_>,
 ) {
     let Some(format) = provider.image_format() else {
@@ -129,14 +135,14 @@ fn pools(provider: &Provider, names: &Names<'_>, decoder: &mut Decoder<'_>) {
     let disk = by_text(provider.diskimages().into_iter());
     let cloud = by_text(provider.cloud_images().into_iter());
     let pools = provider.pools();
-    unique(
+    check_unique(
         pools.iter().map(|pool| &pool.common.name).collect(),
         "pool of this provider",
         decoder,
     );
     for pool in &pools {
         if !matches!(provider.driver, Driver::Static(_)) {
-            unique(
+            check_unique(
                 pool.labels.iter().map(|label| label.name).collect(),
                 "label of this pool",
                 decoder,
@@ -148,14 +154,14 @@ fn pools(provider: &Provider, names: &Names<'_>, decoder: &mut Decoder<'_>) {
                     "there is no label `{}` in `labels` at the top of the file",
                     decoder.quote(label.name)
                 );
-                unknown("unknown-label", label.name, message, &names.labels, decoder);
+                report_unknown("unknown-label", label.name, message, &names.labels, decoder);
             }
             if let Some(image) = label
                 .diskimage
                 .filter(|image| !image.is_empty() && !disk.contains_key(image.as_str()))
             {
                 let quoted = decoder.quote(image);
-                // Nodepool's OpenStack driver looks at the top of the file only.
+                // Nodepool's OpenStack driver checks the top of the file only.
                 let loads = matches!(provider.driver, Driver::OpenStack(_) | Driver::Fake(_));
                 if loads && names.images.contains_key(image.as_str()) {
                     let message = format!(
@@ -165,7 +171,7 @@ fn pools(provider: &Provider, names: &Names<'_>, decoder: &mut Decoder<'_>) {
                 } else {
                     let message =
                         format!("there is no image `{quoted}` in `diskimages` of this provider");
-                    unknown("unknown-image", image, message, &disk, decoder);
+                    report_unknown("unknown-image", image, message, &disk, decoder);
                 }
             }
             if let Some(image) = label
@@ -176,31 +182,31 @@ fn pools(provider: &Provider, names: &Names<'_>, decoder: &mut Decoder<'_>) {
                     "there is no image `{}` in `cloud-images` of this provider",
                     decoder.quote(image)
                 );
-                unknown("unknown-image", image, message, &cloud, decoder);
+                report_unknown("unknown-image", image, message, &cloud, decoder);
             }
         }
     }
 }
 
-fn unknown(
+fn report_unknown(
     code: &'static str,
     name: &Name,
     message: String,
-    known: &HashMap<&str, &Name>,
+    targets: &HashMap<&str, &Name>,
     decoder: &mut Decoder<'_>,
 ) {
     let full = decoder.findings.is_full();
     let sources = decoder.sources;
     if let (Some(finding), false) = (decoder.error(code, name.span, message), full) {
-        // A map has no order; the answer must not depend on one.
-        let mut candidates: Vec<&str> = sources.public(known.values().copied()).collect();
+        // A map has no order; the suggestion must not depend on it.
+        let mut candidates: Vec<&str> = sources.public(targets.values().copied()).collect();
         candidates.sort_unstable();
         finding.suggestion = similar(name, candidates.into_iter());
     }
 }
 
-/// Reports names that come twice; Nodepool takes the later one.
-fn unique(names: Vec<&Name>, kind: &str, decoder: &mut Decoder<'_>) {
+/// Reports duplicate names; Nodepool uses the later one.
+fn check_unique(names: Vec<&Name>, kind: &str, decoder: &mut Decoder<'_>) {
     let mut seen: HashMap<&str, Span> = HashMap::with_capacity(names.len());
     for name in names.into_iter().filter(|name| !name.is_empty()) {
         if let Some(earlier) = seen.insert(name, name.span) {
@@ -215,9 +221,9 @@ fn unique(names: Vec<&Name>, kind: &str, decoder: &mut Decoder<'_>) {
     }
 }
 
-/// All labels over one backing label describe the same backing nodes.
-fn backing_labels(metastatic: &Metastatic, names: &Names<'_>, decoder: &mut Decoder<'_>) {
-    let mut known: HashMap<&str, &MetastaticLabel> = HashMap::new();
+/// Checks that all labels with the same backing label describe the same backing nodes.
+fn check_backing_labels(metastatic: &Metastatic, names: &Names<'_>, decoder: &mut Decoder<'_>) {
+    let mut targets: HashMap<&str, &MetastaticLabel> = HashMap::new();
     for label in metastatic.pools.iter().flat_map(|pool| &pool.labels) {
         if label.backing_label.is_empty() {
             continue;
@@ -229,7 +235,7 @@ fn backing_labels(metastatic: &Metastatic, names: &Names<'_>, decoder: &mut Deco
             );
             decoder.warning("unknown-label", label.backing_label.span, message);
         }
-        match known.get(label.backing_label.as_str()) {
+        match targets.get(label.backing_label.as_str()) {
             Some(first) if !first.agrees_with(label) => {
                 let message = "labels with the same `backing-label` must agree in `max-parallel-jobs`, `grace-time`, `min-retention-time` and `max-age`";
                 decoder
@@ -240,18 +246,18 @@ fn backing_labels(metastatic: &Metastatic, names: &Names<'_>, decoder: &mut Deco
             }
             Some(_) => {}
             None => {
-                known.insert(&label.backing_label, label);
+                targets.insert(&label.backing_label, label);
             }
         }
     }
 }
 
-/// Name, user and port of a machine, which together are unique over all providers.
-type Machine<'c> = (&'c str, &'c str, u16);
+/// The name, user and port of a machine, which together are unique over all providers.
+type MachineKey<'c> = (&'c str, &'c str, u16);
 
-fn unique_machines<'c>(
+fn check_unique_machines<'c>(
     static_nodes: &'c Static,
-    machines: &mut HashMap<Machine<'c>, Span>,
+    machines: &mut HashMap<MachineKey<'c>, Span>,
     decoder: &mut Decoder<'_>,
 ) {
     for node in static_nodes

@@ -1,11 +1,9 @@
-//! What clouds.yaml, its companions and the environment say of a cloud, as openstacksdk reads them.
+//! Reads clouds.yaml, secure.yaml, clouds-public.yaml and the environment as openstacksdk does.
 //!
-//! `files` finds and reads, `merge` puts together what several places say. What the keys mean is the business of whoever
-//! logs in to the cloud, all but one: the format in which a cloud takes images, on which depends what builders build.
-//!
-//! openstacksdk is the authority; a test of the client asks it. What differs on purpose: a file that cannot be understood
-//! is an error here and not skipped, and the profiles of providers are those of clouds-public.yaml only, for the ones that
-//! openstacksdk carries in itself age with it.
+//! `files` finds and reads them, `merge` combines them. Most keys are interpreted by the OpenStack client; only the
+//! image format of a cloud is needed here, because it decides what builders build. A test compares the result with
+//! openstacksdk. Two deliberate differences: an unreadable file is an error, and vendor profiles come from
+//! clouds-public.yaml only, because those bundled with openstacksdk change with its version.
 
 mod files;
 mod merge;
@@ -16,56 +14,64 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-pub use files::Surroundings;
+pub use files::ProcessEnvironment;
 
 use crate::values::Object;
 
-/// Everything that was found.
+/// All clouds that were found.
 #[derive(Clone)]
-pub struct Clouds {
-    /// Where the clouds are from, if there is a file at all.
+pub struct CloudsYaml {
+    /// The file that defines the clouds, if there is one.
     file: Option<PathBuf>,
     clouds: BTreeMap<String, Object>,
-    /// Of clouds-public.yaml.
+    /// The vendor profiles of clouds-public.yaml.
     profiles: BTreeMap<String, Object>,
-    /// The section `client`.
+    /// The section `client` of clouds.yaml.
     client: Object,
-    /// Who is meant if nobody is named.
+    /// The cloud to use if none is named.
     default: Option<String>,
-    /// Whether machines are reached over IPv4 only, as the environment says.
+    /// Whether machines are reached over IPv4 only, according to the environment.
     force_ipv4: Option<bool>,
     home: Option<PathBuf>,
 }
 
-/// All that is said of one region of one cloud.
+/// The settings of one region of one cloud.
 #[derive(Clone)]
-pub struct Cloud {
+pub struct CloudConfig {
     pub name: String,
-    /// With every key in its newest spelling, and what openstacksdk takes for granted.
+    /// The settings with every key in its newest spelling, and with openstacksdk's defaults.
     pub values: Object,
-    /// Whether machines are reached over IPv4 only, if the cloud itself does not say.
+    /// Whether machines are reached over IPv4 only, unless the cloud's own settings say otherwise.
     pub force_ipv4: bool,
-    /// Where paths that begin with `~/` lead.
+    /// The directory that `~/` in paths refers to.
     pub home: Option<PathBuf>,
 }
 
-impl Clouds {
-    /// Reads the files that openstacksdk would read.
-    pub fn find(around: &Surroundings) -> Result<Self, CloudsError> {
+impl CloudsYaml {
+    /// Reads the files that openstacksdk reads.
+    pub fn find(around: &ProcessEnvironment) -> Result<Self, CloudsError> {
         files::find(around)
     }
 
+    /// Returns the names of all clouds.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.clouds.keys().map(String::as_str)
     }
 
-    /// One cloud, one region. Without a name the one that the environment names, or the only one there is; without a
-    /// region the first.
-    pub fn cloud(&self, name: Option<&str>, region: Option<&str>) -> Result<Cloud, CloudsError> {
+    /// Returns one region of one cloud. `name` defaults to the cloud that the environment names, or to the only one;
+    /// `region` to the first.
+    pub fn cloud(
+        &self,
+        name: Option<&str>,
+        region: Option<&str>,
+    ) -> Result<CloudConfig, CloudsError> {
         let name = name.or(self.default.as_deref()).ok_or_else(|| {
-            CloudsError::new(format!("no cloud is named; there are {}", self.known()))
+            CloudsError::new(format!(
+                "no cloud is selected; known clouds: {}",
+                self.known()
+            ))
         })?;
-        Ok(Cloud {
+        Ok(CloudConfig {
             name: name.to_owned(),
             values: merge::merged(self, name, region)?,
             force_ipv4: self.force_ipv4(),
@@ -74,7 +80,7 @@ impl Clouds {
     }
 
     fn force_ipv4(&self) -> bool {
-        let said = |key: &str| self.client.get(key).map(truth);
+        let said = |key: &str| self.client.get(key).map(is_true);
         self.force_ipv4.unwrap_or_else(|| {
             said("prefer_ipv6") == Some(false)
                 || said("force_ipv4")
@@ -83,7 +89,7 @@ impl Clouds {
         })
     }
 
-    /// All clouds, for a text.
+    /// Returns the names of all clouds for error messages.
     fn known(&self) -> String {
         let names: Vec<_> = self.names().collect();
         match (&self.file, names.is_empty()) {
@@ -94,34 +100,34 @@ impl Clouds {
     }
 }
 
-impl Cloud {
-    /// What is said of a key; none if that is nothing.
+impl CloudConfig {
+    /// Returns a setting as text; None if it is missing or empty.
     pub fn word(&self, key: &str) -> Option<String> {
         let text = text(self.values.get(key)?);
         (!text.is_empty()).then_some(text)
     }
 
-    /// The format in which it takes images.
+    /// Returns the format in which the cloud accepts images.
     pub fn image_format(&self) -> Option<String> {
         self.word("image_format")
     }
 }
 
-/// There are passwords in it.
-impl std::fmt::Debug for Clouds {
+/// Hides the settings, which contain passwords.
+impl std::fmt::Debug for CloudsYaml {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_set().entries(self.clouds.keys()).finish()
     }
 }
 
-/// There are passwords in it.
-impl std::fmt::Debug for Cloud {
+/// Hides the settings, which contain passwords.
+impl std::fmt::Debug for CloudConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("Cloud").field(&self.name).finish()
     }
 }
 
-/// Numbers are texts to Keystone.
+/// Returns a value as text; Keystone also treats numbers as text.
 pub fn text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -130,8 +136,8 @@ pub fn text(value: &Value) -> String {
     }
 }
 
-/// Of texts, only `true` is.
-pub fn truth(value: &Value) -> bool {
+/// Returns whether a value is true. Of texts, only `true` is.
+pub fn is_true(value: &Value) -> bool {
     match value {
         Value::Bool(value) => *value,
         Value::String(text) => text.eq_ignore_ascii_case("true"),
@@ -139,7 +145,7 @@ pub fn truth(value: &Value) -> bool {
     }
 }
 
-/// Why what was said of a cloud is of no use. Names the place, never a secret.
+/// An error in clouds.yaml or its companions. Names the file, never a secret.
 #[derive(Debug, thiserror::Error)]
 #[error("{text}")]
 pub struct CloudsError {
@@ -157,13 +163,13 @@ impl CloudsError {
     }
 
     #[must_use]
-    pub fn because(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+    pub fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         self.source = Some(source.into());
         self
     }
 
     pub fn unreadable(path: &Path, cause: std::io::Error) -> Self {
-        Self::new(format!("cannot read {}", path.display())).because(cause)
+        Self::new(format!("failed to read {}", path.display())).with_source(cause)
     }
 }
 

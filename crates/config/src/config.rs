@@ -1,65 +1,68 @@
-//! The configuration as the rest of the program sees it.
+//! The resolved configuration.
 
 use indexmap::IndexMap;
 use serde::Serialize;
 
-use crate::check::{self, Known};
-use crate::clouds::Clouds;
+use crate::check::{self, ReferenceTargets};
+use crate::clouds::CloudsYaml;
 use crate::decode::Decoder;
-use crate::file::{File, Label, SecureFile, TenantLimits, Webapp, ZooKeeperServer, ZooKeeperTls};
-use crate::images::{self, Image, Secure};
+use crate::file::{
+    LabelConfig, MainFile, SecureFile, TenantLimits, WebappConfig, ZooKeeperServerConfig,
+    ZooKeeperTls,
+};
+use crate::images::{self, ImageDefinition, SecureImages};
 use crate::provider::Provider;
-use crate::service::{Api, BuilderWebapp, GearmanListen, GearmanServer};
+use crate::service::{ApiConfig, BuilderWebapp, GearmanListen, GearmanServer};
 use crate::size::Size;
 use crate::values::{Name, Seconds};
 
-/// A checked configuration. Serialises to JSON with secrets masked.
+/// A valid configuration. Serialises to JSON with secrets masked.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Config {
-    pub webapp: Webapp,
+    pub webapp: WebappConfig,
     pub elements_dir: Option<String>,
     pub images_dir: Option<String>,
-    /// Stays free on the file system of `images_dir`.
+    /// Space that stays free on the file system of `images_dir`.
     pub images_dir_reserve: Size,
     pub images_dir_limit: Option<Size>,
-    /// What the first build of an image is taken to need.
+    /// The assumed size of an image's first build.
     pub image_size_estimate: Size,
     pub build_log_dir: String,
     /// Logs kept per image; `None` keeps all.
     pub build_log_retention: Option<u64>,
-    /// Absent where the embedded store is used.
-    pub zookeeper: Option<ZooKeeper>,
+    /// None if the embedded store is used.
+    pub zookeeper: Option<ZooKeeperConfig>,
     pub state_dir: Option<String>,
     pub gearman_servers: Vec<GearmanServer>,
     pub gearman_listen: Option<GearmanListen>,
-    /// Patterns of image names this builder works on; `None` is all of `images`.
+    /// Patterns of image names that this builder works on; `None` means all of `images`.
     pub builder_images: Option<Vec<String>>,
     pub builder_webapp: Option<BuilderWebapp>,
-    pub api: Api,
+    pub api: ApiConfig,
     pub max_hold_age: Option<Seconds>,
-    pub labels: IndexMap<String, Label>,
-    /// Built here or by Zuul; abstract entries are gone.
-    pub images: IndexMap<String, Image>,
+    pub labels: IndexMap<String, LabelConfig>,
+    /// Images built here or by Zuul, without abstract entries.
+    pub images: IndexMap<String, ImageDefinition>,
     pub providers: IndexMap<String, Provider>,
     pub tenant_resource_limits: IndexMap<String, TenantLimits>,
 }
 
-/// How to reach ZooKeeper.
+/// How to connect to ZooKeeper.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub struct ZooKeeper {
-    pub servers: Vec<ZooKeeperServer>,
+pub struct ZooKeeperConfig {
+    pub servers: Vec<ZooKeeperServerConfig>,
     /// Path below which everything is kept; empty for the root.
     pub chroot: String,
     pub tls: Option<ZooKeeperTls>,
     pub timeout: Seconds,
 }
 
-impl ZooKeeper {
-    /// `host:port` of every server, with brackets around IPv6 addresses.
+impl ZooKeeperConfig {
+    /// Returns `host:port` of every server, with brackets around IPv6 addresses.
     pub fn addresses(&self) -> Vec<String> {
-        let address = |server: &ZooKeeperServer| {
+        let address = |server: &ZooKeeperServerConfig| {
             let host = server.host.as_str();
             let bare_v6 = host.contains(':') && !host.starts_with('[');
             if bare_v6 {
@@ -73,16 +76,16 @@ impl ZooKeeper {
 }
 
 impl Config {
-    /// What clouds.yaml says about the formats of images.
-    pub(crate) fn settle_formats(&mut self, clouds: &Clouds) {
+    /// Sets the image formats of providers from clouds.yaml.
+    pub(crate) fn resolve_image_formats(&mut self, clouds: &CloudsYaml) {
         for provider in self.providers.values_mut() {
-            provider.settle_format(clouds);
+            provider.resolve_image_format(clouds);
         }
     }
 
-    /// Settles what the two files say together and checks what no single section can.
+    /// Combines the two files and checks what spans several sections.
     pub(crate) fn resolve(
-        file: File,
+        file: MainFile,
         secure: Option<SecureFile>,
         decoder: &mut Decoder<'_>,
     ) -> Self {
@@ -90,7 +93,7 @@ impl Config {
             Some(secure) => (secure.diskimages.as_slice(), &*secure.zuul_images),
             None => (&[][..], &[][..]),
         };
-        let secure_images = Secure {
+        let secure_images = SecureImages {
             disk_images: secure_disk,
             zuul_images: secure_zuul,
         };
@@ -106,13 +109,13 @@ impl Config {
             .or(file.zookeeper_tls);
         let zookeeper = zookeeper(servers, tls, file.zookeeper_timeout, decoder);
 
-        let known = Known {
+        let known = ReferenceTargets {
             labels: &file.labels,
             disk_images: &file.diskimages,
             zuul_images: &file.zuul_images,
             images: &images,
         };
-        check::references(&file.providers, &known, decoder);
+        check::check_references(&file.providers, &known, decoder);
         let labels = by_name(file.labels, |label| &label.name, "label", decoder);
         let providers = by_name(
             file.providers,
@@ -134,7 +137,7 @@ impl Config {
             images_dir_limit: file.images_dir_limit,
             image_size_estimate: file.image_size_estimate,
             build_log_dir: file.build_log_dir,
-            // Nodepool prunes before it writes the next log, so keeping none keeps one.
+            // Nodepool prunes before it writes the next log, so a retention of 0 keeps one.
             build_log_retention: u64::try_from(file.build_log_retention)
                 .ok()
                 .map(|kept| kept.max(1)),
@@ -153,11 +156,12 @@ impl Config {
         }
     }
 
+    /// Returns the provider with this name.
     pub fn provider(&self, name: &str) -> Option<&Provider> {
         self.providers.get(name)
     }
 
-    /// The providers that take uploads of `image`.
+    /// Returns the providers that `image` is uploaded to.
     pub fn providers_of_image<'c>(&'c self, image: &'c str) -> impl Iterator<Item = &'c Provider> {
         self.providers.values().filter(move |provider| {
             provider
@@ -168,7 +172,7 @@ impl Config {
     }
 }
 
-/// Entries by their names; of two with one name the later one counts, as in Nodepool.
+/// Indexes entries by name; of duplicates the later one is used, as in Nodepool.
 fn by_name<T>(
     entries: Vec<T>,
     name_of: fn(&T) -> &Name,
@@ -195,11 +199,11 @@ fn by_name<T>(
 }
 
 fn zookeeper(
-    servers: Vec<ZooKeeperServer>,
+    servers: Vec<ZooKeeperServerConfig>,
     tls: Option<ZooKeeperTls>,
     timeout: Seconds,
     decoder: &mut Decoder<'_>,
-) -> Option<ZooKeeper> {
+) -> Option<ZooKeeperConfig> {
     let last = servers.last()?;
     let chroot = last
         .chroot
@@ -247,7 +251,7 @@ fn zookeeper(
         );
     }
     let chroot = expected.to_owned();
-    Some(ZooKeeper {
+    Some(ZooKeeperConfig {
         servers,
         chroot,
         tls,

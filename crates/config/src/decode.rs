@@ -1,43 +1,42 @@
-//! From the tree to typed values, collecting every problem on the way.
+//! Decodes the YAML tree into typed values and collects all problems.
 //!
-//! A value that cannot be read is reported and replaced by its default, so that one mistake hides
-//! no other; a configuration with an error is never handed out, so no such replacement is ever used.
+//! An invalid value is reported and replaced by its default, so that one mistake hides no other. A configuration with
+//! errors is never returned, so these defaults are never used.
 
 use std::rc::Rc;
 
 use crate::diagnostic::{Finding, Findings, Severity};
-use crate::excerpt::{HIDDEN, holds_secrets, sounds_secret};
+use crate::excerpt::{HIDDEN, holds_secrets, looks_secret};
 use crate::section::Section;
-use crate::source::{Sources, Span};
+use crate::source::{SourceFiles, Span};
 use crate::values::Spanned;
-use crate::yaml::{Entry, Kind, Map, Node, Scalar, Value};
+use crate::yaml::{Map, Scalar, ScalarType, YamlEntry, YamlNode, YamlValue};
 
-/// How strictly a file is judged.
+/// How strictly a file is checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// What Nodepool's daemons let pass is a warning.
+    /// Problems that Nodepool's daemons ignore are warnings.
     Daemon,
-    /// For `config-validate`: it is an error.
+    /// The same problems are errors, as for `config-validate`.
     Check,
-    /// As for daemons, but to be looked at: what came from the environment or the secure file is hidden in everything
-    /// that the file hands on to others. Nothing can work with such a configuration.
+    /// As for daemons, with all values from the environment and the secure file masked. The result is for display only.
     Show,
 }
 
-/// A type that can be read from a node. `Outer` is what surrounds it and gives it defaults.
+/// A type that can be decoded from a node. `Outer` provides its inherited defaults.
 pub(crate) trait Decode<Outer>: Sized {
-    fn decode(node: &Rc<Node>, outer: &Outer, decoder: &mut Decoder<'_>) -> Option<Self>;
+    fn decode(node: &Rc<YamlNode>, outer: &Outer, decoder: &mut Decoder<'_>) -> Option<Self>;
 }
 
-/// Where findings go, and what is needed to word them.
+/// Collects findings, with the context needed to report them.
 pub(crate) struct Decoder<'s> {
-    pub(crate) sources: &'s Sources,
+    pub(crate) sources: &'s SourceFiles,
     pub(crate) findings: Findings,
     mode: Mode,
 }
 
 impl<'s> Decoder<'s> {
-    pub(crate) fn new(sources: &'s Sources, mode: Mode) -> Self {
+    pub(crate) fn new(sources: &'s SourceFiles, mode: Mode) -> Self {
         Self {
             sources,
             findings: Findings::default(),
@@ -45,7 +44,7 @@ impl<'s> Decoder<'s> {
         }
     }
 
-    /// An error in any mode.
+    /// Reports an error in any mode.
     pub(crate) fn error(
         &mut self,
         code: &'static str,
@@ -55,7 +54,7 @@ impl<'s> Decoder<'s> {
         self.report(Severity::Error, code, span, message.into())
     }
 
-    /// Something Nodepool's daemons accept and its validator, or good sense, does not.
+    /// Reports something that Nodepool's daemons accept: a warning, or an error in [`Mode::Check`].
     pub(crate) fn lenient(
         &mut self,
         code: &'static str,
@@ -69,7 +68,7 @@ impl<'s> Decoder<'s> {
         self.report(severity, code, span, message.into())
     }
 
-    /// Worth saying, never fatal.
+    /// Reports a warning in any mode.
     pub(crate) fn warning(
         &mut self,
         code: &'static str,
@@ -99,7 +98,7 @@ impl<'s> Decoder<'s> {
         self.findings.add(finding)
     }
 
-    pub(crate) fn wrong_type(&mut self, node: &Node, expected: &str) {
+    pub(crate) fn wrong_type(&mut self, node: &YamlNode, expected: &str) {
         self.error(
             "wrong-type",
             node.span,
@@ -107,14 +106,14 @@ impl<'s> Decoder<'s> {
         );
     }
 
-    /// A name as it may be shown.
+    /// Returns a name as it may be shown in messages.
     pub(crate) fn quote(&self, name: &Spanned<String>) -> String {
         self.sources.quote(name.span, name)
     }
 
-    pub(crate) fn scalar<'n>(&mut self, node: &'n Node, expected: &str) -> Option<&'n Scalar> {
+    pub(crate) fn scalar<'n>(&mut self, node: &'n YamlNode, expected: &str) -> Option<&'n Scalar> {
         match &node.value {
-            Value::Scalar(scalar) => Some(scalar),
+            YamlValue::Scalar(scalar) => Some(scalar),
             _ => {
                 self.wrong_type(node, expected);
                 None
@@ -122,9 +121,9 @@ impl<'s> Decoder<'s> {
         }
     }
 
-    pub(crate) fn map<'n>(&mut self, node: &'n Node, expected: &str) -> Option<&'n Map> {
+    pub(crate) fn map<'n>(&mut self, node: &'n YamlNode, expected: &str) -> Option<&'n Map> {
         match &node.value {
-            Value::Map(map) => Some(map),
+            YamlValue::Map(map) => Some(map),
             _ => {
                 self.wrong_type(node, expected);
                 None
@@ -132,16 +131,21 @@ impl<'s> Decoder<'s> {
         }
     }
 
-    /// The value of the first of `keys` that is set.
-    pub(crate) fn field<T: Decode<O>, O>(&mut self, map: &Map, keys: Keys, outer: &O) -> Option<T> {
+    /// Decodes the value of the first of `keys` that is set.
+    pub(crate) fn field<T: Decode<O>, O>(
+        &mut self,
+        map: &Map,
+        keys: KeySpec,
+        outer: &O,
+    ) -> Option<T> {
         self.read(keys.find(map)?, keys, outer)
     }
 
-    /// Like [`Self::field`], reporting its absence.
+    /// Like [`Self::field`], but reports a missing key.
     pub(crate) fn required<T: Decode<O> + Default, O>(
         &mut self,
         map: &Map,
-        keys: Keys,
+        keys: KeySpec,
         outer: &O,
     ) -> T {
         let Some(entry) = keys.find(map) else {
@@ -158,7 +162,7 @@ impl<'s> Decoder<'s> {
         self.read(entry, keys, outer).unwrap_or_default()
     }
 
-    fn read<T: Decode<O>, O>(&mut self, entry: &Entry, keys: Keys, outer: &O) -> Option<T> {
+    fn read<T: Decode<O>, O>(&mut self, entry: &YamlEntry, keys: KeySpec, outer: &O) -> Option<T> {
         if keys.secret || keys.private {
             self.findings.secrets.push(entry.value.span);
         }
@@ -170,20 +174,20 @@ impl<'s> Decoder<'s> {
             );
         }
         if keys.private {
-            return T::decode(&self.handed_on(&entry.value), outer, self);
+            return T::decode(&self.passed_through(&entry.value), outer, self);
         }
         T::decode(&entry.value, outer, self)
     }
 
-    /// What the file hands on as it is, as whoever it is read for may see it.
-    pub(crate) fn handed_on(&self, node: &Rc<Node>) -> Rc<Node> {
+    /// Returns free-form data; masked for display.
+    pub(crate) fn passed_through(&self, node: &Rc<YamlNode>) -> Rc<YamlNode> {
         match self.mode {
             Mode::Daemon | Mode::Check => Rc::clone(node),
-            Mode::Show => masked(node, self.sources),
+            Mode::Show => mask(node, self.sources),
         }
     }
 
-    /// Reports every key that `known` does not know.
+    /// Reports every key that is not `known`.
     pub(crate) fn unknown_keys(
         &mut self,
         map: &Map,
@@ -197,8 +201,8 @@ impl<'s> Decoder<'s> {
                 all()
             };
             let suggestion = similar(&entry.key, all.iter().copied());
-            // Without its colon, a secret is part of the key.
-            let joined = entry.key.contains(char::is_whitespace) && sounds_secret(&entry.key);
+            // If the colon is missing, the key contains a secret.
+            let joined = entry.key.contains(char::is_whitespace) && looks_secret(&entry.key);
             if joined {
                 self.findings.secrets.push(entry.key_span);
             }
@@ -219,8 +223,8 @@ impl<'s> Decoder<'s> {
         }
     }
 
-    /// Reads a mapping as section `S`.
-    pub(crate) fn section<S: Section<O>, O>(&mut self, node: &Node, outer: &O) -> Option<S> {
+    /// Decodes a mapping as section `S`.
+    pub(crate) fn section<S: Section<O>, O>(&mut self, node: &YamlNode, outer: &O) -> Option<S> {
         let map = self.map(node, "a mapping")?;
         self.unknown_keys(map, S::knows, || {
             S::keys().iter().map(|key| key.key).collect()
@@ -228,25 +232,31 @@ impl<'s> Decoder<'s> {
         Some(S::fields(map, outer, self))
     }
 
-    pub(crate) fn judge(
+    pub(crate) fn report_with(
         &mut self,
-        judgement: Judgement,
+        strictness: Strictness,
         code: &'static str,
         span: Span,
         message: String,
     ) -> Option<&mut Finding> {
-        match judgement {
-            Judgement::Strict => self.error(code, span, message),
-            Judgement::Lenient => self.lenient(code, span, message),
+        match strictness {
+            Strictness::Strict => self.error(code, span, message),
+            Strictness::Lenient => self.lenient(code, span, message),
         }
     }
 
-    /// Reports two keys of which at most one may be set; says how many are.
-    pub(crate) fn at_most_one(&mut self, map: &Map, keys: &[&str], judgement: Judgement) -> usize {
-        let set: Vec<&Entry> = keys.iter().filter_map(|key| map.set(key)).collect();
+    /// Reports two of `keys` that are both set. Returns how many are set.
+    pub(crate) fn at_most_one(
+        &mut self,
+        map: &Map,
+        keys: &[&str],
+        strictness: Strictness,
+    ) -> usize {
+        let set: Vec<&YamlEntry> = keys.iter().filter_map(|key| map.set(key)).collect();
         if let (Some(first), Some(second)) = (set.first(), set.get(1)) {
             let message = format!("`{}` and `{}` exclude each other", first.key, second.key);
-            if let Some(finding) = self.judge(judgement, "exclusive-keys", second.key_span, message)
+            if let Some(finding) =
+                self.report_with(strictness, "exclusive-keys", second.key_span, message)
             {
                 finding.label(first.key_span, "the other one is here");
             }
@@ -254,40 +264,40 @@ impl<'s> Decoder<'s> {
         set.len()
     }
 
-    pub(crate) fn exactly_one(&mut self, map: &Map, keys: &[&str], judgement: Judgement) {
-        if self.at_most_one(map, keys, judgement) == 0 {
-            let message = format!("one of {} is required here", listed(keys));
-            self.judge(judgement, "missing-key", map.head(), message);
+    pub(crate) fn exactly_one(&mut self, map: &Map, keys: &[&str], strictness: Strictness) {
+        if self.at_most_one(map, keys, strictness) == 0 {
+            let message = format!("one of {} is required here", quoted_list(keys));
+            self.report_with(strictness, "missing-key", map.head(), message);
         }
     }
 
-    pub(crate) fn at_least_one(&mut self, map: &Map, keys: &[&str], judgement: Judgement) {
+    pub(crate) fn at_least_one(&mut self, map: &Map, keys: &[&str], strictness: Strictness) {
         if !keys.iter().any(|key| map.set(key).is_some()) {
-            let message = format!("at least one of {} is required here", listed(keys));
-            self.judge(judgement, "missing-key", map.head(), message);
+            let message = format!("at least one of {} is required here", quoted_list(keys));
+            self.report_with(strictness, "missing-key", map.head(), message);
         }
     }
 }
 
-/// How a rule between keys is enforced.
+/// How strictly a rule between keys is enforced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Judgement {
-    /// Nodepool refuses to load such a file, or the keys are ours.
+pub(crate) enum Strictness {
+    /// Always an error: Nodepool refuses to load such a file, or the keys are not Nodepool's.
     Strict,
-    /// Nodepool loads it, and fails later.
+    /// An error in [`Mode::Check`] only: Nodepool loads the file and fails later.
     Lenient,
 }
 
-fn listed(keys: &[&str]) -> String {
+fn quoted_list(keys: &[&str]) -> String {
     keys.iter()
         .map(|key| format!("`{key}`"))
         .collect::<Vec<_>>()
         .join(", ")
 }
 
-/// The names under which a value may be found, and how it is treated.
+/// The names of a key, and how its value is treated.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Keys {
+pub(crate) struct KeySpec {
     pub(crate) key: &'static str,
     pub(crate) aliases: &'static [&'static str],
     pub(crate) secret: bool,
@@ -295,46 +305,48 @@ pub(crate) struct Keys {
     pub(crate) deprecated: bool,
 }
 
-impl Keys {
-    fn find<'m>(&self, map: &'m Map) -> Option<&'m Entry> {
+impl KeySpec {
+    fn find<'m>(&self, map: &'m Map) -> Option<&'m YamlEntry> {
         std::iter::once(&self.key)
             .chain(self.aliases)
             .find_map(|key| map.set(key))
     }
 }
 
-/// A copy in which nothing is left that came from the environment or the secure file.
-fn masked(node: &Node, sources: &Sources) -> Rc<Node> {
+/// Returns a copy in which values from the environment and the secure file are masked.
+fn mask(node: &YamlNode, sources: &SourceFiles) -> Rc<YamlNode> {
     let value = match &node.value {
-        Value::Scalar(_) if sources.is_confidential(node.span) => Value::Scalar(Scalar {
+        YamlValue::Scalar(_) if sources.is_confidential(node.span) => YamlValue::Scalar(Scalar {
             text: HIDDEN.to_owned(),
-            kind: Kind::Text,
+            kind: ScalarType::Text,
         }),
-        Value::Scalar(scalar) => Value::Scalar(scalar.clone()),
-        Value::List(items) => Value::List(items.iter().map(|item| masked(item, sources)).collect()),
-        Value::Map(map) => {
-            let entry = |entry: &Entry| Entry {
+        YamlValue::Scalar(scalar) => YamlValue::Scalar(scalar.clone()),
+        YamlValue::List(items) => {
+            YamlValue::List(items.iter().map(|item| mask(item, sources)).collect())
+        }
+        YamlValue::Map(map) => {
+            let entry = |entry: &YamlEntry| YamlEntry {
                 key: if sources.is_confidential(entry.key_span) {
                     HIDDEN.to_owned()
                 } else {
                     entry.key.clone()
                 },
                 key_span: entry.key_span,
-                value: masked(&entry.value, sources),
+                value: mask(&entry.value, sources),
             };
-            Value::Map(Map {
+            YamlValue::Map(Map {
                 span: map.span,
                 entries: map.entries.iter().map(entry).collect(),
             })
         }
     };
     let span = node.span;
-    Rc::new(Node { span, value })
+    Rc::new(YamlNode { span, value })
 }
 
-/// The candidate a person most likely meant, if any is near.
+/// Returns the candidate most similar to `word`, if any is close enough.
 pub(crate) fn similar<'c>(word: &str, candidates: impl Iterator<Item = &'c str>) -> Option<String> {
-    // Longer words than any name here are no typing error, and comparing them is slow.
+    // Names are shorter than this, and comparing long words is slow.
     if word.len() > 100 {
         return None;
     }
@@ -354,14 +366,14 @@ pub(crate) fn similar<'c>(word: &str, candidates: impl Iterator<Item = &'c str>)
 }
 
 impl Decode<()> for bool {
-    fn decode(node: &Rc<Node>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
+    fn decode(node: &Rc<YamlNode>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
         match &node.value {
-            Value::Scalar(Scalar {
-                kind: Kind::Bool(value),
+            YamlValue::Scalar(Scalar {
+                kind: ScalarType::Bool(value),
                 ..
             }) => Some(*value),
-            Value::Scalar(Scalar {
-                kind: Kind::Int(value @ (0 | 1)),
+            YamlValue::Scalar(Scalar {
+                kind: ScalarType::Int(value @ (0 | 1)),
                 ..
             }) => {
                 decoder
@@ -382,9 +394,9 @@ impl Decode<()> for bool {
 }
 
 impl Decode<()> for String {
-    fn decode(node: &Rc<Node>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
+    fn decode(node: &Rc<YamlNode>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
         let scalar = decoder.scalar(node, "text")?;
-        if scalar.kind != Kind::Text {
+        if scalar.kind != ScalarType::Text {
             let message = format!(
                 "{} stands for text here and is taken as written",
                 node.description()
@@ -398,18 +410,18 @@ impl Decode<()> for String {
 }
 
 impl Decode<()> for i64 {
-    fn decode(node: &Rc<Node>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
+    fn decode(node: &Rc<YamlNode>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
         match &node.value {
-            Value::Scalar(Scalar {
-                kind: Kind::Int(value),
+            YamlValue::Scalar(Scalar {
+                kind: ScalarType::Int(value),
                 ..
             }) => {
-                // Nothing that is counted here is near the ends.
+                // Saturates, because no value here is near the limits.
                 let end = if *value < 0 { Self::MIN } else { Self::MAX };
                 Some(Self::try_from(*value).unwrap_or(end))
             }
-            Value::Scalar(Scalar {
-                kind: Kind::Float(value),
+            YamlValue::Scalar(Scalar {
+                kind: ScalarType::Float(value),
                 ..
             }) if value.fract() == 0.0 && value.abs() < 1e15 => {
                 decoder.lenient(
@@ -428,7 +440,7 @@ impl Decode<()> for i64 {
 }
 
 impl Decode<()> for u64 {
-    fn decode(node: &Rc<Node>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
+    fn decode(node: &Rc<YamlNode>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
         let value = i64::decode(node, &(), decoder)?;
         let unsigned = Self::try_from(value).ok();
         if unsigned.is_none() {
@@ -439,14 +451,14 @@ impl Decode<()> for u64 {
 }
 
 impl Decode<()> for f64 {
-    fn decode(node: &Rc<Node>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
+    fn decode(node: &Rc<YamlNode>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
         match &node.value {
-            Value::Scalar(Scalar {
-                kind: Kind::Int(value),
+            YamlValue::Scalar(Scalar {
+                kind: ScalarType::Int(value),
                 ..
             }) => Some(*value as Self),
-            Value::Scalar(Scalar {
-                kind: Kind::Float(value),
+            YamlValue::Scalar(Scalar {
+                kind: ScalarType::Float(value),
                 ..
             }) if value.is_finite() => Some(*value),
             _ => {
@@ -458,14 +470,14 @@ impl Decode<()> for f64 {
 }
 
 impl<T: Decode<O>, O> Decode<O> for Option<T> {
-    fn decode(node: &Rc<Node>, outer: &O, decoder: &mut Decoder<'_>) -> Option<Self> {
+    fn decode(node: &Rc<YamlNode>, outer: &O, decoder: &mut Decoder<'_>) -> Option<Self> {
         T::decode(node, outer, decoder).map(Some)
     }
 }
 
 impl<T: Decode<O>, O> Decode<O> for Vec<T> {
-    fn decode(node: &Rc<Node>, outer: &O, decoder: &mut Decoder<'_>) -> Option<Self> {
-        let Value::List(items) = &node.value else {
+    fn decode(node: &Rc<YamlNode>, outer: &O, decoder: &mut Decoder<'_>) -> Option<Self> {
+        let YamlValue::List(items) = &node.value else {
             decoder.wrong_type(node, "a list");
             return None;
         };
@@ -479,7 +491,7 @@ impl<T: Decode<O>, O> Decode<O> for Vec<T> {
 }
 
 impl<T: Decode<()>> Decode<()> for Spanned<T> {
-    fn decode(node: &Rc<Node>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
+    fn decode(node: &Rc<YamlNode>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
         T::decode(node, &(), decoder).map(|value| Self {
             value,
             span: node.span,

@@ -1,8 +1,7 @@
-//! What is wrong with a file, as data.
+//! Diagnostics: problems in a file, as data.
 //!
-//! A `Finding` is collected while reading, by position; a `Diagnostic` is what leaves the crate: it
-//! owns the lines it shows, with secrets already masked, so whoever prints or stores it cannot leak
-//! one.
+//! A [`Finding`] is collected while reading and refers to positions. A [`Diagnostic`] leaves the crate: it contains the
+//! lines it shows, with secrets masked, so printing and storing it is safe.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -12,10 +11,10 @@ use nodeyard_model::ErrorCode;
 use serde::Serialize;
 
 use crate::excerpt::Excerpt;
-use crate::source::{Position, SourceFile, Sources, Span};
+use crate::source::{Position, SourceFile, SourceFiles, Span};
 
-/// More findings than this are counted, not kept.
-const MAX_KEPT: usize = 1000;
+/// Findings beyond this number are counted but not kept.
+const MAX_FINDINGS: usize = 1000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -24,7 +23,7 @@ pub enum Severity {
     Warning,
 }
 
-/// One thing that is wrong or doubtful.
+/// An error or a warning.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Diagnostic {
     /// Stable, in kebab case: `unknown-key`, `missing-key`, …
@@ -33,45 +32,45 @@ pub struct Diagnostic {
     pub id: &'static str,
     pub severity: Severity,
     pub message: String,
-    /// The file, with the place in it unless the file as a whole is meant.
+    /// The file; `place` is absent if the whole file is meant.
     pub file: PathBuf,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub place: Option<Place>,
-    /// Other places that matter.
+    pub place: Option<SourceRange>,
+    /// Related places.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub labels: Vec<Label>,
+    pub labels: Vec<DiagnosticLabel>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub help: Option<String>,
-    /// What would have been accepted here.
+    /// The values that are allowed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub allowed: Vec<String>,
-    /// The most likely intention.
+    /// The value that was probably meant.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub suggestion: Option<String>,
 }
 
-/// A range of one line. Lines and columns count from 1, columns in characters.
+/// A range within one line. Lines and columns count from 1, columns in characters.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Place {
+pub struct SourceRange {
     pub line: usize,
     pub column: usize,
     pub end_column: usize,
-    /// The line as it is in the file, secrets masked; absent for the secure file.
+    /// The line in the file, with secrets masked; absent for the secure file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source_line: Option<String>,
-    /// The bytes of `source_line` that are meant.
+    /// The bytes of `source_line` to mark.
     #[serde(skip)]
     pub(crate) marked: Range<usize>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Label {
+pub struct DiagnosticLabel {
     pub message: String,
     #[serde(flatten)]
-    pub place: Place,
+    pub place: SourceRange,
 }
 
-/// All diagnostics of one load, by position.
+/// All diagnostics of one load, sorted by position.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Diagnostics {
     pub diagnostics: Vec<Diagnostic>,
@@ -110,7 +109,7 @@ impl<'d> IntoIterator for &'d Diagnostics {
     }
 }
 
-/// Something found while reading.
+/// A problem found while reading.
 #[derive(Debug)]
 pub(crate) struct Finding {
     pub(crate) code: &'static str,
@@ -135,11 +134,11 @@ impl Finding {
     }
 }
 
-/// Gathers findings; keeps the first thousand and counts all.
+/// Collects findings: keeps the first thousand and counts all.
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
     kept: Vec<Finding>,
-    /// Shared nodes are read once per alias; each of their problems is told once.
+    /// Findings seen so far: shared nodes are read once per alias, but their problems are reported once.
     seen: HashSet<(Span, &'static str, String)>,
     errors: usize,
     warnings: usize,
@@ -147,9 +146,9 @@ pub(crate) struct Findings {
 }
 
 impl Findings {
-    /// Adds `finding` and gives it back for details, unless it was known or too many are.
+    /// Adds a finding and returns it for details, unless it is a duplicate or there are too many.
     pub(crate) fn add(&mut self, finding: Finding) -> Option<&mut Finding> {
-        if self.kept.len() < MAX_KEPT
+        if self.kept.len() < MAX_FINDINGS
             && !self
                 .seen
                 .insert((finding.span, finding.code, finding.message.clone()))
@@ -160,7 +159,7 @@ impl Findings {
             Severity::Error => self.errors += 1,
             Severity::Warning => self.warnings += 1,
         }
-        if self.kept.len() >= MAX_KEPT {
+        if self.kept.len() >= MAX_FINDINGS {
             return None;
         }
         self.kept.push(finding);
@@ -168,14 +167,14 @@ impl Findings {
     }
 
     pub(crate) fn is_full(&self) -> bool {
-        self.kept.len() >= MAX_KEPT
+        self.kept.len() >= MAX_FINDINGS
     }
 
     pub(crate) fn has_errors(&self) -> bool {
         self.errors > 0
     }
 
-    pub(crate) fn finish(mut self, sources: &Sources) -> Diagnostics {
+    pub(crate) fn finish(mut self, sources: &SourceFiles) -> Diagnostics {
         self.kept
             .sort_by_key(|finding| (finding.span.file, finding.span.start));
         let secrets = self.secrets;
@@ -193,11 +192,11 @@ impl Findings {
 }
 
 impl Finding {
-    fn locate(self, sources: &Sources, secrets: &[Span]) -> Diagnostic {
+    fn locate(self, sources: &SourceFiles, secrets: &[Span]) -> Diagnostic {
         let file = sources.file(self.span);
         let labels = self.labels.into_iter().filter_map(|(span, message)| {
             let place = place(sources.file(span)?, span, secrets);
-            Some(Label { message, place })
+            Some(DiagnosticLabel { message, place })
         });
         Diagnostic {
             code: self.code,
@@ -219,17 +218,17 @@ pub(crate) fn id(code: &str) -> &'static str {
     ErrorCode::named(code).map_or("", ErrorCode::id)
 }
 
-fn place(file: &SourceFile, span: Span, secrets: &[Span]) -> Place {
+fn place(file: &SourceFile, span: Span, secrets: &[Span]) -> SourceRange {
     let range = file.original(span);
     let line = file.line_range(range.start);
-    // A span may cover many lines; pointing at the first is enough.
+    // A span may cover many lines; the first is marked.
     let end = range.end.clamp(range.start, line.end.max(range.start));
     let Position {
         line: number,
         column,
     } = file.position(range.start);
     let end_column = file.position(end).column;
-    let mut place = Place {
+    let mut place = SourceRange {
         line: number,
         column,
         end_column,

@@ -1,29 +1,29 @@
-//! A line of a file as it may be shown.
+//! Excerpts of source lines with secrets hidden.
 //!
-//! Values that sections declare secret are hidden wherever the decoder saw them. Where it did not
-//! come that far (a syntax error, a misspelt key), a value is hidden when its key sounds like one.
+//! Values of keys that are declared secret are hidden. Where decoding did not reach (a syntax error, a misspelt key), a
+//! value is hidden if its key looks like that of a secret.
 
 use std::ops::Range;
 
-/// Longest part of a line that is shown.
-const LONGEST: usize = 240;
-/// How far around the mark secrets are looked for.
+/// The maximum length of an excerpt.
+const MAX_LENGTH: usize = 240;
+/// How far around the mark secrets are searched for.
 const NEARBY: usize = 4096;
 
-/// What stands in place of a secret.
+/// The text that replaces a secret.
 pub(crate) const HIDDEN: &str = "(hidden)";
 
 /// A line with its secrets replaced, cut to a readable length.
 pub(crate) struct Excerpt {
     pub(crate) text: String,
-    /// The bytes of `text` that are meant.
+    /// The bytes of `text` to mark.
     pub(crate) marked: Range<usize>,
 }
 
 impl Excerpt {
-    /// `secrets` and `marked` are bytes of `line`.
+    /// Creates an excerpt. `secrets` and `marked` are byte ranges of `line`.
     pub(crate) fn new(line: &str, secrets: Vec<Range<usize>>, marked: Range<usize>) -> Self {
-        // A line may be as long as the file; what is far from the mark is never shown.
+        // A line may be as long as the file; text far from the mark is never shown.
         let from = line.floor_char_boundary(marked.start.saturating_sub(NEARBY));
         let to = line.floor_char_boundary(marked.start.saturating_add(NEARBY).min(line.len()));
         let shift = |range: Range<usize>| {
@@ -39,7 +39,7 @@ impl Excerpt {
 
     fn of_window(line: &str, secrets: Vec<Range<usize>>, marked: &Range<usize>) -> Self {
         let hidden = with_guesses(line, secrets);
-        let mut text = String::with_capacity(line.len().min(2 * LONGEST));
+        let mut text = String::with_capacity(line.len().min(2 * MAX_LENGTH));
         let (mut start, mut end) = (None, None);
         let mut hidden = hidden.iter().peekable();
         for (at, c) in line.char_indices() {
@@ -68,15 +68,15 @@ impl Excerpt {
     }
 
     fn shortened(self) -> Self {
-        if self.text.len() <= LONGEST {
+        if self.text.len() <= MAX_LENGTH {
             return self;
         }
         let from = self
             .text
-            .floor_char_boundary(self.marked.start.saturating_sub(LONGEST / 3));
+            .floor_char_boundary(self.marked.start.saturating_sub(MAX_LENGTH / 3));
         let to = self
             .text
-            .floor_char_boundary((from + LONGEST).min(self.text.len()));
+            .floor_char_boundary((from + MAX_LENGTH).min(self.text.len()));
         let shift = |at: usize| at.clamp(from, to) - from;
         Self {
             text: self.text.get(from..to).unwrap_or_default().to_owned(),
@@ -85,8 +85,8 @@ impl Excerpt {
     }
 }
 
-/// Whether the value of such a key should not be shown.
-pub(crate) fn sounds_secret(key: &str) -> bool {
+/// Returns whether a key looks like that of a secret.
+pub(crate) fn looks_secret(key: &str) -> bool {
     const WORDS: &[&str] = &[
         "password",
         "passwd",
@@ -108,13 +108,13 @@ pub(crate) fn sounds_secret(key: &str) -> bool {
         && !key.ends_with("secrets")
 }
 
-/// Whether what a key of a section holds should not be shown.
+/// Returns whether the value of a key should be hidden.
 pub(crate) fn holds_secrets(key: &str) -> bool {
-    sounds_secret(key) || matches!(key, "env" | "env-vars" | "userdata")
+    looks_secret(key) || matches!(key, "env" | "env-vars" | "userdata")
 }
 
-/// The ranges to hide, in order and apart: what is known, and what follows a key that sounds secret.
-/// How far an unknown value goes is unknown too, so the rest of the line goes with it.
+/// Returns the ranges to hide, sorted and disjoint: known secrets, and values of keys that look secret. The latter
+/// extend to the end of the line, because their end is unknown.
 fn with_guesses(line: &str, mut known: Vec<Range<usize>>) -> Vec<Range<usize>> {
     known.retain(|range| !range.is_empty());
     known.sort_by_key(|range| range.start);
@@ -132,7 +132,7 @@ fn with_guesses(line: &str, mut known: Vec<Range<usize>>) -> Vec<Range<usize>> {
         let covered = known
             .iter()
             .any(|range| range.start <= value && value < range.end);
-        if sounds_secret(key)
+        if looks_secret(key)
             && !covered
             && value < line.len()
             && !rest.trim_start().starts_with(['{', '[', '#'])
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_sounds_secret_is_hidden_to_the_end_of_the_line() {
+    fn values_of_secret_keys_are_hidden_to_the_end_of_the_line() {
         assert_eq!(
             shown("  AWS_SECRET_ACCESS_KEY: abc # x"),
             "  AWS_SECRET_ACCESS_KEY: (hidden)"
@@ -194,7 +194,7 @@ mod tests {
     fn long_lines_are_cut_around_the_mark() {
         let line = format!("{}é{}", "a".repeat(1000), "b".repeat(1000));
         let excerpt = Excerpt::new(&line, Vec::new(), 1000..1002);
-        assert!(excerpt.text.len() <= LONGEST);
+        assert!(excerpt.text.len() <= MAX_LENGTH);
         assert_eq!(&excerpt.text[excerpt.marked], "é");
     }
 }

@@ -1,4 +1,4 @@
-//! The top of the file, and of the secure file.
+//! The top-level sections of the main file and of the secure file.
 
 use std::rc::Rc;
 
@@ -9,38 +9,38 @@ use crate::decode::{Decode, Decoder};
 use crate::images::{Auth, DiskImageEntry, ZuulImageEntry};
 use crate::listeners::check as check_listeners;
 use crate::provider::Provider;
-use crate::section::{Describe, Description, Section, Shape, section};
-use crate::service::{Api, BuilderWebapp, GearmanListen, GearmanServer};
+use crate::section::{Describe, Section, SectionInfo, TypeInfo, section};
+use crate::service::{ApiConfig, BuilderWebapp, GearmanListen, GearmanServer};
 use crate::size::Size;
 use crate::values::{EnvValue, Limit, MaybeSeconds, Name, OneOrMany, Port, Seconds, Table};
-use crate::yaml::Node;
+use crate::yaml::YamlNode;
 
 section! {
     /// Every section is reached from these keys.
-    pub(crate) struct File (_outer: ()) checked by check_listeners {
+    pub(crate) struct MainFile (_outer: ()) checked by check_listeners {
         /// The status pages of the launcher.
-        "webapp" webapp: Webapp = default(Webapp::default());
-        /// Where elements are looked for, handed to builds as `ELEMENTS_PATH`.
+        "webapp" webapp: WebappConfig = default(WebappConfig::default());
+        /// Directories of elements, passed to builds as `ELEMENTS_PATH`.
         "elements-dir" elements_dir: Option<String> = optional;
         /// Where built images are kept; builders need it.
         "images-dir" images_dir: Option<String> = optional;
         /// Disk space that stays free on the file system of `images-dir`; work that would need it is refused.
         "images-dir-reserve" [ours] images_dir_reserve: Size = default(Size::gib(1));
-        /// What `images-dir` may hold at most; as much as there is room for when absent.
+        /// Maximum size of `images-dir`; unlimited when absent.
         "images-dir-limit" [ours] images_dir_limit: Option<Size> = optional;
-        /// What the first build of an image is taken to need; later ones are judged by those before.
+        /// Estimated size of the first build of an image; later estimates are based on existing builds.
         "image-size-estimate" [ours] image_size_estimate: Size = default(Size::gib(1));
         /// Where logs of builds are kept.
         "build-log-dir" build_log_dir: String = default("/var/log/nodepool/builds".to_owned());
         /// Logs kept per image; below 0 all.
         "build-log-retention" build_log_retention: i64 = default(7);
         /// The ZooKeeper ensemble.
-        "zookeeper-servers" zookeeper_servers: Vec<ZooKeeperServer> = default(Vec::<ZooKeeperServer>::new());
+        "zookeeper-servers" zookeeper_servers: Vec<ZooKeeperServerConfig> = default(Vec::<ZooKeeperServerConfig>::new());
         /// Certificates for ZooKeeper.
         "zookeeper-tls" zookeeper_tls: Option<ZooKeeperTls> = optional;
         /// Session time-out with ZooKeeper.
         "zookeeper-timeout" zookeeper_timeout: Seconds = default(Seconds::new(10));
-        /// Where the embedded store lives; the platform's state directory when absent.
+        /// Directory of the embedded store; the platform's state directory when absent.
         "state-dir" [ours] state_dir: Option<String> = optional;
         /// Gearman job servers; a private one inside the process when absent.
         "gearman-servers" [ours] gearman_servers: Vec<GearmanServer> = default(Vec::<GearmanServer>::new());
@@ -48,17 +48,17 @@ section! {
         "gearman-listen" [ours] gearman_listen: Option<GearmanListen> = optional;
         /// Patterns of image names this builder works on; all of its images when absent.
         "builder-images" [ours] builder_images: Option<OneOrMany<String>> = optional;
-        /// The pages of a builder; on loopback when absent, and left out there if the port is taken.
+        /// The web pages of a builder; on loopback when absent, and disabled there if the port is in use.
         "builder-webapp" [ours] builder_webapp: Option<BuilderWebapp> = optional;
         /// The HTTP API; on loopback when absent.
-        "api" [ours] api: Api = default(Api::default());
-        /// How long a held node may be kept; 0 or less is for ever.
+        "api" [ours] api: ApiConfig = default(ApiConfig::default());
+        /// How long a node may be held; 0 or less is unlimited.
         "max-hold-age" max_hold_age: MaybeSeconds = default(MaybeSeconds(None));
         /// Kinds of nodes that can be requested.
-        "labels" labels: Vec<Label> = default(Vec::<Label>::new());
+        "labels" labels: Vec<LabelConfig> = default(Vec::<LabelConfig>::new());
         /// Images that are built here.
         "diskimages" diskimages: Vec<DiskImageEntry> = default(Vec::<DiskImageEntry>::new());
-        /// Images that Zuul jobs build. Python builders beside ours would delete them.
+        /// Images that Zuul jobs build. Python builders on the same store would delete them.
         "zuul-images" [ours] zuul_images: OneOrMany<ZuulImageEntry> = default(OneOrMany::<ZuulImageEntry>::default());
         /// Places that have nodes.
         "providers" providers: Vec<Provider> = default(Vec::<Provider>::new());
@@ -69,7 +69,7 @@ section! {
 
 section! {
     /// The status pages of the launcher.
-    pub struct Webapp (_outer: ()) {
+    pub struct WebappConfig (_outer: ()) {
         /// Port.
         "port" port: Port = default(Port(8005));
         /// Address to listen on.
@@ -77,7 +77,7 @@ section! {
     }
 }
 
-impl Default for Webapp {
+impl Default for WebappConfig {
     fn default() -> Self {
         Self {
             port: Port(8005),
@@ -88,7 +88,7 @@ impl Default for Webapp {
 
 section! {
     /// A server of the ZooKeeper ensemble.
-    pub struct ZooKeeperServer (_outer: ()) {
+    pub struct ZooKeeperServerConfig (_outer: ()) {
         /// Name or address.
         "host" host: Name = required;
         /// Port.
@@ -114,14 +114,14 @@ section! {
 
 section! {
     /// A kind of node that can be requested.
-    pub struct Label (_outer: ()) {
+    pub struct LabelConfig (_outer: ()) {
         /// Name, as pools and Zuul's nodesets refer to it.
         "name" name: Name = required;
         /// How many nodes are kept ready; -1 switches the label off.
         "min-ready" min_ready: i64 = default(0);
         /// Age from which ready nodes are deleted; 0 is never.
         "max-ready-age" max_ready_age: MaybeSeconds = default(MaybeSeconds(None));
-        /// Whether requests wait for an image that is being built or uploaded here; without it, only leases do.
+        /// Whether requests wait for an image that is being built or uploaded; otherwise only leases do.
         "wait-for-image" [ours] wait_for_image: bool = default(false);
     }
 }
@@ -154,7 +154,7 @@ pub struct TenantLimits {
 }
 
 impl Decode<()> for TenantLimits {
-    fn decode(node: &Rc<Node>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
+    fn decode(node: &Rc<YamlNode>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
         let map = decoder.map(node, "a mapping")?;
         let named = TenantLimitsNamed::fields(map, &(), decoder);
         let others = map
@@ -172,12 +172,12 @@ impl Decode<()> for TenantLimits {
 }
 
 impl Describe for TenantLimits {
-    fn shape() -> Shape {
-        Shape {
+    fn type_info() -> TypeInfo {
+        TypeInfo {
             text: "mapping".into(),
             schema: crate::section::reference("TenantLimits"),
             section: Some(|| {
-                Description {
+                SectionInfo {
                 name: "TenantLimits",
                 doc: "Limits of a tenant over all providers. Any further key is the name of a resource.".into(),
                 keys: TenantLimitsNamed::keys(),
@@ -192,10 +192,10 @@ section! {
     /// The secure file: what it says goes over the main file.
     pub(crate) struct SecureFile (_outer: ()) {
         /// Replaces the main file's list.
-        "zookeeper-servers" zookeeper_servers: Vec<ZooKeeperServer> = default(Vec::<ZooKeeperServer>::new());
+        "zookeeper-servers" zookeeper_servers: Vec<ZooKeeperServerConfig> = default(Vec::<ZooKeeperServerConfig>::new());
         /// Replaces the main file's certificates.
         "zookeeper-tls" zookeeper_tls: Option<ZooKeeperTls> = optional;
-        /// Variables of builds that nobody should see.
+        /// Secret variables of builds.
         "diskimages" diskimages: Vec<SecureDiskImage> = default(Vec::<SecureDiskImage>::new());
         /// Tokens for Zuul's API.
         "zuul-images" [ours] zuul_images: OneOrMany<SecureZuulImage> = default(OneOrMany::<SecureZuulImage>::default());

@@ -1,7 +1,7 @@
-//! Images: built here (`diskimages`) or by Zuul jobs (`zuul-images`).
+//! Images, built here (`diskimages`) or by Zuul jobs (`zuul-images`).
 //!
-//! The entries are what the file says; `Image` is what it means, with everything taken from
-//! parents. Both kinds share one namespace and look the same to providers.
+//! Entries hold what the file contains; [`ImageDefinition`] is the result after inheritance. Both kinds share one
+//! namespace and are the same to providers.
 
 mod inherit;
 mod zuul;
@@ -13,15 +13,15 @@ use indexmap::{IndexMap, IndexSet};
 use serde::Serialize;
 
 use crate::decode::{Decode, Decoder};
-use crate::section::{Describe, Shape, section};
-use crate::values::{EnvValue, Name, Object, PathName, Seconds, Table, choice, shape};
-use crate::yaml::{Map, Node};
+use crate::section::{Describe, TypeInfo, section};
+use crate::values::{EnvValue, Name, Object, PathName, Seconds, Table, choice, type_info};
+use crate::yaml::{Map, YamlNode};
 
-pub(crate) use inherit::{Secure, missing_format, resolve};
+pub(crate) use inherit::{SecureImages, missing_format, resolve};
 pub(crate) use zuul::ZuulImageEntry;
 pub use zuul::{
-    Artifact, Auth, AuthKind, Checksum, Compression, DownloadAuth, FormatName, SignaturePolicy,
-    ZuulImage,
+    ArtifactCompression, ArtifactConfig, Auth, AuthKind, ChecksumRequirement, DownloadAuth,
+    FormatName, SignaturePolicy, ZuulImage,
 };
 
 const DEFAULT_BUILD_TIMEOUT: Seconds = Seconds::new(8 * 60 * 60);
@@ -30,7 +30,7 @@ const DEFAULT_RETENTION: NonZeroUsize = NonZeroUsize::MIN.saturating_add(1);
 
 choice! {
     /// What builds an image.
-    enum Builder {
+    enum BuilderKind {
         /// diskimage-builder.
         Dib = "dib",
         /// Any other program.
@@ -53,11 +53,11 @@ section! {
         "elements" elements: Vec<String> = default(Vec::<String>::new());
         /// Variables of the build; they are merged over those of the parent.
         "env-vars" env_vars: Table<EnvValue> = default(Table::<EnvValue>::new());
-        /// Formats to build although no provider asks for them.
+        /// Formats to build although no provider needs them.
         "formats" formats: Option<Vec<String>> = optional;
-        /// Formats that stay after `delete-after-upload`.
+        /// Formats that are kept after `delete-after-upload`.
         "keep-formats" keep_formats: Option<Vec<String>> = optional;
-        /// Whether local files go once every provider has the image.
+        /// Whether local files are deleted once every provider has the image.
         "delete-after-upload" delete_after_upload: Option<bool> = optional;
         /// Whether builds are suspended; a child cannot undo its parent's `true`.
         "pause" pause: bool = default(false);
@@ -65,11 +65,11 @@ section! {
         "rebuild-age" rebuild_age: Option<Seconds> = optional;
         /// How many ready builds are kept, and for each provider how many uploads (default 2).
         "retention" [ours] retention: Option<u64> = optional;
-        /// How a new build is tried.
+        /// Trial of new builds on some launches.
         "canary" [ours] canary: Option<Canary> = optional;
         /// How long a build may take (default 28800).
         "build-timeout" build_timeout: Option<Seconds> = optional;
-        /// Release, handed to the build as `DIB_RELEASE`.
+        /// Release, passed to the build as `DIB_RELEASE`.
         "release" release: Option<AnyText> = optional;
         /// User to log in as (default `zuul`).
         "username" username: Option<String> = optional;
@@ -87,13 +87,13 @@ section! {
 }
 
 section! {
-    /// How a new build is tried before all launches use it. Without this, they use it at once.
+    /// Trial of new builds on some launches before all launches use them. Without this, all launches use new builds at once.
     pub struct Canary (_outer: ()) checked by check_canary {
-        /// Launches in a hundred that use the new build while it is tried.
+        /// Percentage of launches that use the new build during its trial.
         "share" [ours] share: u64 = default(10);
-        /// Launches that have to succeed before all use it.
+        /// Successful launches after which all launches use it.
         "successes" [ours] successes: u64 = default(10);
-        /// Failures in a hundred launches above which the build before it is used again.
+        /// Percentage of failed launches above which the build is rolled back.
         "failure-limit" [ours] failure_limit: u64 = default(20);
     }
 }
@@ -113,13 +113,13 @@ fn check_canary(canary: &Canary, map: &Map, decoder: &mut Decoder<'_>) {
     }
 }
 
-/// A [`Builder`], with a word for the one that does not exist yet.
+/// A [`BuilderKind`], with a better error for one that is planned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
-pub(crate) struct BuilderChoice(pub(crate) Builder);
+pub(crate) struct BuilderChoice(pub(crate) BuilderKind);
 
 impl Decode<()> for BuilderChoice {
-    fn decode(node: &Rc<Node>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
+    fn decode(node: &Rc<YamlNode>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
         if decoder.scalar(node, "text")?.text == "snapshot" {
             decoder.error(
                 "not-yet",
@@ -128,13 +128,13 @@ impl Decode<()> for BuilderChoice {
             );
             return None;
         }
-        Builder::decode(node, &(), decoder).map(Self)
+        BuilderKind::decode(node, &(), decoder).map(Self)
     }
 }
 
 impl Describe for BuilderChoice {
-    fn shape() -> Shape {
-        Builder::shape()
+    fn type_info() -> TypeInfo {
+        BuilderKind::type_info()
     }
 }
 
@@ -144,7 +144,7 @@ impl Describe for BuilderChoice {
 pub(crate) struct AnyText(pub(crate) String);
 
 impl Decode<()> for AnyText {
-    fn decode(node: &Rc<Node>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
+    fn decode(node: &Rc<YamlNode>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
         decoder
             .scalar(node, "text or a number")
             .map(|scalar| Self(scalar.text.clone()))
@@ -152,21 +152,21 @@ impl Decode<()> for AnyText {
 }
 
 impl Describe for AnyText {
-    fn shape() -> Shape {
-        shape(
+    fn type_info() -> TypeInfo {
+        type_info(
             "text or number",
             serde_json::json!({"type": ["string", "number"]}),
         )
     }
 }
 
-/// An image with everything settled.
+/// An image after inheritance.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub struct Image {
+pub struct ImageDefinition {
     pub name: String,
     pub source: ImageSource,
-    /// Asked for by the file itself; providers add theirs.
+    /// Formats requested by the entry itself; providers add theirs.
     pub formats: IndexSet<String>,
     pub keep_formats: IndexSet<String>,
     pub delete_after_upload: bool,
@@ -180,21 +180,21 @@ pub struct Image {
     pub metadata: Object,
 }
 
-/// Where an image comes from.
+/// How an image is obtained.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ImageSource {
     /// Built by this program's builders.
-    Build(Build),
-    /// Built by a Zuul job and fetched.
+    Build(BuildConfig),
+    /// Built by a Zuul job and downloaded.
     Zuul(Box<ZuulImage>),
 }
 
 /// How an image is built here.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub struct Build {
-    pub builder: Builder,
+pub struct BuildConfig {
+    pub builder: BuilderKind,
     pub command: String,
     pub elements: Vec<String>,
     pub env_vars: IndexMap<String, EnvValue>,

@@ -1,16 +1,12 @@
-//! nodepool.yaml: what the file says, what it means, and what is wrong with it.
+//! Reads and checks nodepool.yaml.
 //!
-//! A file goes through two stages. The first (`source`, `yaml`) is what it says: text with variables
-//! interpolated, and a tree in which every node knows its place. The second (`file`, `images`,
-//! `provider`, `drivers`, `service`) is what it means: typed values with defaults and inheritance
-//! applied, in `config` put together and in `check` held against each other. Every section is
-//! declared once (`section`), and from that declaration come its type, its decoder, its place in
-//! the JSON schema and its text in the reference.
+//! A file is read in two stages. `source` and `yaml` interpolate variables and parse the text into a tree in which
+//! every node has its position. `file`, `images`, `provider`, `drivers` and `service` decode the tree into typed values
+//! with defaults and inheritance applied, which `config` combines and `check` validates. Every section is declared once
+//! (`section`); its type, decoder, JSON schema and reference are generated from the declaration. [`clouds`] reads
+//! clouds.yaml, which image formats depend on.
 //!
-//! Beside it, [`clouds`] reads clouds.yaml, on which the formats of images depend.
-//!
-//! Problems never stop the reading. They are collected and leave as [`Diagnostics`], which have no
-//! secret in them.
+//! Problems never stop reading. They are collected and returned as [`Diagnostics`], which contain no secrets.
 
 pub mod clouds;
 
@@ -37,30 +33,33 @@ mod source;
 mod values;
 mod yaml;
 
-pub use config::{Config, ZooKeeper};
+pub use config::{Config, ZooKeeperConfig};
 pub use decode::Mode;
-pub use diagnostic::{Diagnostic, Diagnostics, Label as DiagnosticLabel, Place, Severity};
+pub use diagnostic::{Diagnostic, DiagnosticLabel, Diagnostics, Severity, SourceRange};
 pub use drivers::*;
-pub use file::{Label, TenantLimits, TenantLimitsNamed, Webapp, ZooKeeperServer, ZooKeeperTls};
-pub use images::{
-    Artifact, Auth, AuthKind, Build, Builder, Canary, Checksum, Compression, DownloadAuth,
-    FormatName, Image, ImageSource, SignaturePolicy, ZuulImage,
+pub use file::{
+    LabelConfig, TenantLimits, TenantLimitsNamed, WebappConfig, ZooKeeperServerConfig, ZooKeeperTls,
 };
-pub use load::{Loaded, Source, Stamp, load, load_bytes};
+pub use images::{
+    ArtifactCompression, ArtifactConfig, Auth, AuthKind, BuildConfig, BuilderKind, Canary,
+    ChecksumRequirement, DownloadAuth, FormatName, ImageDefinition, ImageSource, SignaturePolicy,
+    ZuulImage,
+};
+pub use load::{ConfigSource, ConfigStamp, Loaded, load, load_bytes};
 pub use point_in_time::PointInTime;
 pub use provider::{Driver, LabelRef, PoolCommon, PoolRef, Provider, ProviderCommon};
 pub use reference::reference;
-pub use reload::{Handle, Reloader};
+pub use reload::{ConfigHandle, Reloader};
 pub use render::render;
 pub use schema::schema;
 pub use service::{
-    AnonymousAccess, Api, ApiRight, ApiTls, ApiToken, BuilderWebapp, GearmanClient, GearmanListen,
-    GearmanRight, GearmanServer, LOCAL_TOKEN,
+    AnonymousAccess, ApiConfig, ApiRight, ApiTls, ApiToken, BuilderWebapp, GearmanClient,
+    GearmanListen, GearmanRight, GearmanServer, LOCAL_TOKEN,
 };
 pub use size::Size;
 pub use source::Environment;
 pub use values::{
     Concurrency, EnvValue, Limit, MaybeSeconds, Name, Object, OneOrMany, PathName, Port, Seconds,
-    Secret, Spanned, Table,
+    SecretText, Spanned, Table,
 };
 pub use yaml::yaml_to_json;

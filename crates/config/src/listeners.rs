@@ -1,31 +1,30 @@
-//! Addresses and ports that several services of one process would listen on: `webapp`, `api`, `builder-webapp` and
-//! `gearman-listen`. Two configured ones are an error. A configured one on the default port of another, which is not
-//! configured, is a warning.
+//! Reports addresses and ports on which several services of one process would listen: `webapp`, `api`, `builder-webapp`
+//! and `gearman-listen`. Two configured ones are an error; a configured one on another's default port is a warning.
 
 use std::net::{IpAddr, Ipv4Addr};
 
 use crate::decode::Decoder;
-use crate::file::File;
+use crate::file::MainFile;
 use crate::service::BuilderWebapp;
 use crate::source::Span;
 use crate::values::Port;
-use crate::yaml::{Map, Value};
+use crate::yaml::{Map, YamlValue};
 
-/// A service that listens.
-struct Service<'f> {
+/// A service with a listening port.
+struct ListeningService<'f> {
     key: &'static str,
     address: &'f str,
     port: u16,
-    /// Where the file sets its port, or else its section; none where the defaults are used.
+    /// The position of its port, or else of its section, in the file; None where defaults are used.
     span: Option<Span>,
 }
 
-/// Reports services that cannot listen because of each other.
-pub(crate) fn check(file: &File, map: &Map, decoder: &mut Decoder<'_>) {
+/// Reports services whose listening ports conflict.
+pub(crate) fn check(file: &MainFile, map: &Map, decoder: &mut Decoder<'_>) {
     let (webapp, api) = (&file.webapp, &file.api);
     let builder_default = BuilderWebapp::default();
     let builder = file.builder_webapp.as_ref().unwrap_or(&builder_default);
-    let service = |key, address, Port(port): Port| Service {
+    let service = |key, address, Port(port): Port| ListeningService {
         key,
         address,
         port,
@@ -40,7 +39,7 @@ pub(crate) fn check(file: &File, map: &Map, decoder: &mut Decoder<'_>) {
             builder.port,
         ),
     ];
-    // Without this section the job server has a port that the system chooses.
+    // Without this section the job server listens on a port that the system chooses.
     if let Some(listen) = &file.gearman_listen {
         services.push(service(
             "gearman-listen",
@@ -57,7 +56,7 @@ pub(crate) fn check(file: &File, map: &Map, decoder: &mut Decoder<'_>) {
     }
 }
 
-fn report(earlier: &Service<'_>, later: &Service<'_>, decoder: &mut Decoder<'_>) {
+fn report(earlier: &ListeningService<'_>, later: &ListeningService<'_>, decoder: &mut Decoder<'_>) {
     let port = later.port;
     let (configured, span, other) = match (earlier.span, later.span) {
         (Some(other), Some(span)) => {
@@ -92,13 +91,14 @@ fn report(earlier: &Service<'_>, later: &Service<'_>, decoder: &mut Decoder<'_>)
 fn span(map: &Map, key: &str) -> Option<Span> {
     let section = map.set(key)?;
     let port = match &section.value.value {
-        Value::Map(fields) => fields.set("port").map(|port| port.value.span),
+        YamlValue::Map(fields) => fields.set("port").map(|port| port.value.span),
         _ => None,
     };
     Some(port.unwrap_or(section.key_span))
 }
 
-/// Returns whether two sockets on the same port of these addresses exclude each other. Linux lets `::` accept IPv4, too.
+/// Returns whether two sockets on the same port of these addresses exclude each other. Linux lets `::` accept IPv4,
+/// too.
 fn overlap(a: &str, b: &str) -> bool {
     if a == b {
         return true;
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wildcards_overlap_with_what_they_cover() {
+    fn wildcard_addresses_overlap_with_specific_ones() {
         for (a, b, expected) in [
             ("0.0.0.0", "127.0.0.1", true),
             ("0.0.0.0", "localhost", true),

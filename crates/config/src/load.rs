@@ -1,4 +1,4 @@
-//! Reading the files from disk and putting the stages together.
+//! Reads the files from disk and runs the stages.
 
 use std::fs;
 use std::io;
@@ -7,31 +7,31 @@ use std::rc::Rc;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use crate::clouds::{Clouds, Surroundings};
+use crate::clouds::{CloudsYaml, ProcessEnvironment};
 use crate::config::Config;
 use crate::decode::{Decode, Decoder, Mode};
 use crate::diagnostic::{Diagnostic, Diagnostics, Severity};
-use crate::file::{File, SecureFile};
-use crate::source::{Environment, Expansion, SourceFile, Sources, Span};
-use crate::yaml::{self, Node, Problem};
+use crate::file::{MainFile, SecureFile};
+use crate::source::{Environment, Expansion, SourceFile, SourceFiles, Span};
+use crate::yaml::{self, YamlNode, YamlProblem};
 
-/// Larger files are refused.
+/// The maximum size of a file.
 const MAX_FILE_SIZE: usize = 16 << 20;
 
 /// A file may be missing for a moment while an editor replaces it.
-const TRIES: u32 = 3;
-const BETWEEN_TRIES: Duration = Duration::from_millis(500);
+const MAX_TRIES: u32 = 3;
+const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
-/// Where a configuration comes from.
+/// The files and variables that a configuration is loaded from.
 #[derive(Debug, Clone)]
-pub struct Source {
+pub struct ConfigSource {
     pub main: PathBuf,
     pub secure: Option<PathBuf>,
     pub environment: Environment,
 }
 
-impl Source {
-    /// With the variables of this process.
+impl ConfigSource {
+    /// Creates a source with the variables of this process.
     pub fn new(main: impl Into<PathBuf>, secure: Option<PathBuf>) -> Self {
         let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
         let environment = std::env::vars_os().map(|(name, value)| (text(name), text(value)));
@@ -46,26 +46,26 @@ impl Source {
     }
 }
 
-/// What came of a load.
+/// The result of a load.
 #[derive(Debug)]
 pub struct Loaded {
-    /// Absent if there were errors.
+    /// None if there were errors.
     pub config: Option<Config>,
     pub diagnostics: Diagnostics,
-    /// The state of the files that was read.
-    pub stamp: Stamp,
+    /// The version of the files that were read.
+    pub stamp: ConfigStamp,
 }
 
-/// Modification time and size of both files; a difference, not an order, means a change.
+/// The version of both files: modification time and size. Any difference is a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Stamp {
+pub struct ConfigStamp {
     main: Option<(SystemTime, u64)>,
     secure: Option<(SystemTime, u64)>,
 }
 
-impl Stamp {
-    /// The state of the files now.
-    pub fn of(source: &Source) -> Self {
+impl ConfigStamp {
+    /// Returns the current version of the files.
+    pub fn of(source: &ConfigSource) -> Self {
         let state = |path: &Path| {
             let metadata = fs::metadata(path).ok()?;
             Some((metadata.modified().ok()?, metadata.len()))
@@ -77,10 +77,10 @@ impl Stamp {
     }
 }
 
-/// Reads and checks a configuration. Blocks; a missing file is waited for a second.
-pub fn load(source: &Source, mode: Mode) -> Loaded {
-    // Taken before reading: a change in between is seen as one.
-    let stamp = Stamp::of(source);
+/// Reads and checks a configuration. Blocks; waits one second for a missing file.
+pub fn load(source: &ConfigSource, mode: Mode) -> Loaded {
+    // Taken before reading, so that later changes are noticed.
+    let stamp = ConfigStamp::of(source);
     let texts = read(&source.main)
         .and_then(|main| Ok((main, source.secure.as_deref().map(read).transpose()?)));
     match texts {
@@ -93,11 +93,11 @@ pub fn load(source: &Source, mode: Mode) -> Loaded {
             let secure = source.secure.as_deref().zip(secure.as_deref());
             let (mut config, diagnostics) =
                 load_bytes((&source.main, &main), secure, &source.environment, mode);
-            // Clouds that cannot be read say nothing here: whoever logs in to them will tell.
+            // Errors in clouds.yaml are reported by the OpenStack driver.
             if let Some(config) = &mut config
-                && let Ok(clouds) = Clouds::find(&Surroundings::of_process())
+                && let Ok(clouds) = CloudsYaml::find(&ProcessEnvironment::current())
             {
-                config.settle_formats(&clouds);
+                config.resolve_image_formats(&clouds);
             }
             Loaded {
                 config,
@@ -108,21 +108,21 @@ pub fn load(source: &Source, mode: Mode) -> Loaded {
     }
 }
 
-/// The same from memory; the paths are for messages only.
+/// Like [`load`], from memory; the paths are used in messages only.
 pub fn load_bytes(
     main: (&Path, &[u8]),
     secure: Option<(&Path, &[u8])>,
     environment: &Environment,
     mode: Mode,
 ) -> (Option<Config>, Diagnostics) {
-    let mut reader = Reader {
-        sources: Sources::default(),
+    let mut reader = SourceReader {
+        sources: SourceFiles::default(),
         problems: Vec::new(),
         environment,
     };
     let main = reader.parse(main.0, main.1, false);
     let secure = secure.and_then(|(path, bytes)| reader.parse(path, bytes, true));
-    let Reader {
+    let SourceReader {
         sources, problems, ..
     } = reader;
 
@@ -143,7 +143,7 @@ pub fn load_bytes(
         }
     }
     let config = main.map(|main| {
-        let file = section::<File>(&main, &mut decoder);
+        let file = section::<MainFile>(&main, &mut decoder);
         let secure = secure.map(|secure| section::<SecureFile>(&secure, &mut decoder));
         Config::resolve(file, secure, &mut decoder)
     });
@@ -152,9 +152,9 @@ pub fn load_bytes(
     (config, findings.finish(&sources))
 }
 
-/// A document as a section; an empty one has all defaults.
+/// Decodes a document as a section; an empty one has all defaults.
 fn section<S: Decode<()> + crate::section::Section<()>>(
-    node: &Rc<Node>,
+    node: &Rc<YamlNode>,
     decoder: &mut Decoder<'_>,
 ) -> S {
     let read = if node.is_null() {
@@ -165,21 +165,21 @@ fn section<S: Decode<()> + crate::section::Section<()>>(
     read.unwrap_or_else(|| S::fields(&yaml::Map::default(), &(), decoder))
 }
 
-/// Turns bytes into trees and remembers what is needed to point into them.
-struct Reader<'e> {
-    sources: Sources,
-    problems: Vec<Problem>,
+/// Parses files into trees and keeps their sources for positions in messages.
+struct SourceReader<'e> {
+    sources: SourceFiles,
+    problems: Vec<YamlProblem>,
     environment: &'e Environment,
 }
 
-impl Reader<'_> {
-    fn parse(&mut self, path: &Path, bytes: &[u8], secure: bool) -> Option<Rc<Node>> {
+impl SourceReader<'_> {
+    fn parse(&mut self, path: &Path, bytes: &[u8], secure: bool) -> Option<Rc<YamlNode>> {
         let (text, trouble) = match std::str::from_utf8(bytes) {
             _ if bytes.len() > MAX_FILE_SIZE => {
                 let message = format!("the file is larger than {} MiB", MAX_FILE_SIZE >> 20);
                 (String::new(), Some((0, "too-large", message)))
             }
-            // A byte order mark says nothing in UTF-8, and would be a column of its own.
+            // A byte order mark has no meaning in UTF-8, but would count as a column.
             Ok(text) => (text.trim_start_matches('\u{feff}').to_owned(), None),
             Err(error) => {
                 let at = error.valid_up_to();
@@ -200,7 +200,7 @@ impl Reader<'_> {
         let whole = |at: usize| Span::new(file, at..at);
         if let Some((at, code, message)) = trouble {
             self.problems
-                .push(Problem::of_file(code, whole(at), message));
+                .push(YamlProblem::of_file(code, whole(at), message));
             return None;
         }
         if expanded.len() > MAX_FILE_SIZE {
@@ -209,12 +209,12 @@ impl Reader<'_> {
                 MAX_FILE_SIZE >> 20
             );
             self.problems
-                .push(Problem::of_file("too-large", whole(0), message));
+                .push(YamlProblem::of_file("too-large", whole(0), message));
             return None;
         }
         match yaml::parse(&expanded, file, &mut self.problems) {
             Ok(Some(node)) => Some(node),
-            Ok(None) => Some(Rc::new(Node::empty(whole(0)))),
+            Ok(None) => Some(Rc::new(YamlNode::empty(whole(0)))),
             Err(problem) => {
                 self.problems.push(problem);
                 None
@@ -227,9 +227,9 @@ fn read(path: &Path) -> Result<Vec<u8>, Box<Diagnostic>> {
     let mut tries = 1;
     loop {
         match read_once(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound && tries < TRIES => {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && tries < MAX_TRIES => {
                 tries += 1;
-                thread::sleep(BETWEEN_TRIES);
+                thread::sleep(RETRY_PAUSE);
             }
             Ok(bytes) => return Ok(bytes),
             Err(error) => return Err(Box::new(unreadable(path, &error))),
@@ -237,7 +237,7 @@ fn read(path: &Path) -> Result<Vec<u8>, Box<Diagnostic>> {
     }
 }
 
-/// Reads no more than what shows that a file is too large.
+/// Reads at most one byte more than the maximum size.
 fn read_once(path: &Path) -> io::Result<Vec<u8>> {
     use io::Read;
     let file = fs::File::open(path)?;

@@ -1,4 +1,4 @@
-//! Points in time that people write down.
+//! Dates and times in the file.
 
 use std::rc::Rc;
 
@@ -9,11 +9,11 @@ use serde::{Serialize, Serializer};
 use serde_json::json;
 
 use crate::decode::{Decode, Decoder};
-use crate::section::{Describe, Shape};
-use crate::values::shape;
-use crate::yaml::Node;
+use crate::section::{Describe, TypeInfo};
+use crate::values::type_info;
+use crate::yaml::YamlNode;
 
-/// A day, which begins at midnight in UTC, or a moment with its offset from UTC.
+/// A date, meaning midnight UTC, or a time with its offset from UTC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PointInTime(pub Timestamp);
 
@@ -22,7 +22,7 @@ impl PointInTime {
         if let Ok(moment) = text.parse() {
             return Some(Self(moment));
         }
-        // A moment without an offset would be read as its day.
+        // A time without an offset would be parsed as a date.
         let day: Date = text.parse().ok().filter(|_| text.len() == 10)?;
         let midnight = day.to_zoned(TimeZone::UTC).ok()?;
         Some(Self(midnight.timestamp()))
@@ -30,7 +30,7 @@ impl PointInTime {
 }
 
 impl Decode<()> for PointInTime {
-    fn decode(node: &Rc<Node>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
+    fn decode(node: &Rc<YamlNode>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
         let text = String::decode(node, &(), decoder)?;
         let moment = Self::parse(&text);
         if moment.is_none() {
@@ -45,9 +45,9 @@ impl Decode<()> for PointInTime {
 }
 
 impl Describe for PointInTime {
-    fn shape() -> Shape {
+    fn type_info() -> TypeInfo {
         let pattern = r"^\d{4}-\d{2}-\d{2}([Tt ].+)?$";
-        shape("time", json!({"type": "string", "pattern": pattern}))
+        type_info("time", json!({"type": "string", "pattern": pattern}))
     }
 }
 
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn days_and_moments_are_read() {
+    fn dates_and_times_are_parsed() {
         let read = |text| PointInTime::parse(text).map(|time| time.0.to_string());
         assert_eq!(read("2027-01-31").unwrap(), "2027-01-31T00:00:00Z");
         assert_eq!(

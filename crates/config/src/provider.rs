@@ -1,23 +1,23 @@
-//! Providers: what all of them share, and the choice of driver.
+//! Providers: the common keys, and the selection of the driver.
 
 use std::rc::Rc;
 
 use serde::Serialize;
 use serde_json::json;
 
-use crate::clouds::Clouds;
+use crate::clouds::CloudsYaml;
 use crate::decode::{Decode, Decoder, similar};
 use crate::drivers::{
     Aws, Container, Fake, ImageFilter, Kubernetes, Metastatic, OpenShift, OpenShiftPods, OpenStack,
     Qemu, Static,
 };
-use crate::section::{Describe, Section, Shape, section};
-use crate::values::{Concurrency, Limit, Name, Object, PathName, shape};
-use crate::yaml::{Kind, Map, Node, Scalar, Value};
+use crate::section::{Describe, Section, TypeInfo, section};
+use crate::values::{Concurrency, Limit, Name, Object, PathName, type_info};
+use crate::yaml::{Map, Scalar, ScalarType, YamlNode, YamlValue};
 
 const DEFAULT_PRIORITY: i64 = 100;
 const DEFAULT_DRIVER: &str = "openstack";
-/// Nodepool gives every provider whose name starts like this to its fake driver.
+/// Nodepool uses its fake driver for every provider whose name starts like this.
 const FAKE_PREFIX: &str = "fake";
 
 section! {
@@ -33,7 +33,7 @@ section! {
     }
 }
 
-/// What a pool takes from its provider.
+/// The values that a pool inherits from its provider.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct PoolOuter {
     pub(crate) priority: i64,
@@ -61,12 +61,12 @@ pub struct Provider {
     pub common: ProviderCommon,
     #[serde(flatten)]
     pub driver: Driver,
-    /// From clouds.yaml, where that says it.
+    /// The image format according to clouds.yaml.
     #[serde(skip)]
     pub(crate) cloud_format: Option<String>,
 }
 
-/// The driver's own part of a provider.
+/// The driver-specific part of a provider.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "driver", rename_all = "lowercase")]
 pub enum Driver {
@@ -107,7 +107,7 @@ impl<'p> LabelRef<'p> {
     }
 }
 
-/// Does `$body` with the driver's section, whichever it is.
+/// Evaluates `$body` with the section of the driver.
 macro_rules! each_driver {
     ($driver:expr, $section:ident => $body:expr) => {
         match $driver {
@@ -151,27 +151,27 @@ impl Provider {
         each_driver!(&self.driver, section => section.pools())
     }
 
-    /// Names of the built images this provider takes uploads of.
+    /// Returns the names of the built images that are uploaded to this provider.
     pub fn diskimages(&self) -> Vec<&Name> {
         each_driver!(&self.driver, section => section.diskimages())
     }
 
-    /// Those of them whose uploads are suspended.
+    /// Returns those whose uploads are paused.
     pub fn paused_diskimages(&self) -> Vec<&Name> {
         each_driver!(&self.driver, section => section.paused_diskimages())
     }
 
-    /// Names of the images that exist in the cloud already.
+    /// Returns the names of the existing cloud images.
     pub fn cloud_images(&self) -> Vec<&Name> {
         each_driver!(&self.driver, section => section.cloud_images())
     }
 
-    /// The images that exist in the cloud already and are chosen by conditions.
+    /// Returns the existing cloud images that are selected by filters.
     pub fn image_filters(&self) -> Vec<(&Name, &[ImageFilter])> {
         each_driver!(&self.driver, section => section.image_filters())
     }
 
-    /// Whether images are uploaded to this provider.
+    /// Returns whether images are uploaded to this provider.
     pub fn manages_images(&self) -> bool {
         matches!(
             self.driver,
@@ -183,7 +183,7 @@ impl Provider {
         )
     }
 
-    /// The format uploads must have, for a provider that takes any.
+    /// Returns the format that uploads must have, for a provider that uploads images.
     pub fn image_format(&self) -> Option<&str> {
         match &self.driver {
             Driver::Aws(aws) => Some(aws.image_format.as_str()),
@@ -196,7 +196,7 @@ impl Provider {
         }
     }
 
-    pub(crate) fn settle_format(&mut self, clouds: &Clouds) {
+    pub(crate) fn resolve_image_format(&mut self, clouds: &CloudsYaml) {
         let (name, settings) = match &self.driver {
             Driver::Fake(section) => (&section.cloud, &section.settings),
             Driver::OpenStack(section) => (&section.cloud, &section.settings),
@@ -207,7 +207,7 @@ impl Provider {
     }
 }
 
-/// The part of a driver's section that is read without knowing the driver.
+/// The driver-independent view of a driver's section.
 pub(crate) trait DriverSection {
     fn pools(&self) -> Vec<PoolRef<'_>>;
 
@@ -227,28 +227,28 @@ pub(crate) trait DriverSection {
         Vec::new()
     }
 
-    /// What can only be judged with the whole provider at hand.
+    /// Checks what needs the whole section.
     fn check(&self, _decoder: &mut Decoder<'_>) {}
 }
 
-type Read = fn(&Map, &ProviderCommon, &mut Decoder<'_>) -> Driver;
+type ReadSection = fn(&Map, &ProviderCommon, &mut Decoder<'_>) -> Driver;
 
-/// A driver as the file names it.
-pub(crate) struct Known {
+/// A driver by its name in the file.
+pub(crate) struct DriverEntry {
     pub(crate) name: &'static str,
     pub(crate) ours: bool,
-    pub(crate) shape: fn() -> Shape,
+    pub(crate) type_info: fn() -> TypeInfo,
     knows: fn(&str) -> bool,
     keys: fn() -> Vec<&'static str>,
-    read: Read,
+    read: ReadSection,
 }
 
-macro_rules! known {
+macro_rules! driver_entries {
     ($($name:literal $variant:ident $section:ident $([$ours:ident])?;)+) => {
-        &[$(Known {
+        &[$(DriverEntry {
             name: $name,
             ours: section!(@has ours $($ours)?),
-            shape: <$section as Describe>::shape,
+            type_info: <$section as Describe>::type_info,
             knows: <$section as Section<ProviderCommon>>::knows,
             keys: || <$section as Section<ProviderCommon>>::keys().iter().map(|key| key.key).collect(),
             read: |map, common, decoder| {
@@ -258,7 +258,7 @@ macro_rules! known {
     };
 }
 
-pub(crate) const DRIVERS: &[Known] = known! {
+pub(crate) const DRIVERS: &[DriverEntry] = driver_entries! {
     "aws" Aws Aws;
     "container" Container Container [ours];
     "fake" Fake Fake;
@@ -271,16 +271,16 @@ pub(crate) const DRIVERS: &[Known] = known! {
     "static" Static Static;
 };
 
-/// Drivers Nodepool has and we do not.
+/// Drivers of Nodepool that are not implemented here.
 const MISSING_DRIVERS: &[&str] = &["azure", "gce", "ibmvpc"];
 
-/// Drivers whose configuration is understood, and whose nodes somebody else has to make.
+/// Drivers whose configuration is checked, but which are not implemented.
 pub(crate) const UNSERVED_DRIVERS: &[&str] = &["aws"];
 
-const ELSEWHERE: &str =
+const USE_NODEPOOL: &str =
     "keep this provider in the file of a Nodepool launcher and leave it out of this one";
 
-/// The drivers of which we have only the configuration, or nothing.
+/// Describes the drivers that are not implemented.
 pub(crate) fn absent_drivers() -> String {
     let quoted = |names: &[&str]| {
         let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
@@ -294,9 +294,9 @@ pub(crate) fn absent_drivers() -> String {
 }
 
 impl Decode<()> for Provider {
-    fn decode(node: &Rc<Node>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
+    fn decode(node: &Rc<YamlNode>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
         let map = decoder.map(node, "a mapping")?;
-        let driver = choose(map, decoder)?;
+        let driver = choose_driver(map, decoder)?;
         let common = ProviderCommon::fields(map, &(), decoder);
         decoder.unknown_keys(
             map,
@@ -323,11 +323,15 @@ impl Decode<()> for Provider {
     }
 }
 
-fn choose(map: &Map, decoder: &mut Decoder<'_>) -> Option<&'static Known> {
-    let find = |name: &str| DRIVERS.iter().find(|known| known.name == name);
+fn choose_driver(map: &Map, decoder: &mut Decoder<'_>) -> Option<&'static DriverEntry> {
+    let find = |name: &str| {
+        DRIVERS
+            .iter()
+            .find(|driver_entries| driver_entries.name == name)
+    };
     let text = |key: &str| match map.set(key).map(|entry| &entry.value.value) {
-        Some(Value::Scalar(Scalar {
-            kind: Kind::Text,
+        Some(YamlValue::Scalar(Scalar {
+            kind: ScalarType::Text,
             text,
         })) => Some(text.as_str()),
         _ => None,
@@ -343,36 +347,42 @@ fn choose(map: &Map, decoder: &mut Decoder<'_>) -> Option<&'static Known> {
         return None;
     };
     let span = entry.value.span;
-    if let Some(known) = find(name) {
+    if let Some(driver_entries) = find(name) {
         if UNSERVED_DRIVERS.contains(&name) {
             let message = format!(
                 "`{name}` providers are checked, but there is no driver yet that serves them"
             );
             decoder
                 .warning("no-driver-yet", span, message)
-                .map(|finding| finding.help(ELSEWHERE));
+                .map(|finding| finding.help(USE_NODEPOOL));
         }
-        return Some(known);
+        return Some(driver_entries);
     }
     if MISSING_DRIVERS.contains(&name) {
         let message = format!("there is no driver yet for `{name}` providers");
         decoder
             .error("no-driver-yet", span, message)
-            .map(|finding| finding.help(ELSEWHERE));
+            .map(|finding| finding.help(USE_NODEPOOL));
         return None;
     }
     let quoted = decoder.sources.quote(span, name);
     if let Some(finding) =
         decoder.error("unknown-driver", span, format!("unknown driver `{quoted}`"))
     {
-        finding.suggestion = similar(name, DRIVERS.iter().map(|known| known.name));
-        finding.allowed = DRIVERS.iter().map(|known| known.name.to_owned()).collect();
+        finding.suggestion = similar(
+            name,
+            DRIVERS.iter().map(|driver_entries| driver_entries.name),
+        );
+        finding.allowed = DRIVERS
+            .iter()
+            .map(|driver_entries| driver_entries.name.to_owned())
+            .collect();
     }
     None
 }
 
 impl Describe for Provider {
-    fn shape() -> Shape {
-        shape("mapping", json!({"$ref": "#/$defs/Provider"}))
+    fn type_info() -> TypeInfo {
+        type_info("mapping", json!({"$ref": "#/$defs/Provider"}))
     }
 }

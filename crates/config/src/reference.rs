@@ -1,13 +1,13 @@
-//! The reference page of all keys, in Markdown.
+//! Generates the reference page of all keys, in Markdown.
 
 use std::collections::HashSet;
 use std::fmt::Write;
 
 use serde_json::Value as Json;
 
-use crate::file::{File, SecureFile};
+use crate::file::{MainFile, SecureFile};
 use crate::provider::{DRIVERS, ProviderCommon, UNSERVED_DRIVERS, absent_drivers};
-use crate::section::{Describe, Description, Fallback, Key, Section};
+use crate::section::{DefaultValue, Describe, KeyInfo, Section, SectionInfo};
 
 const HEAD: &str = "\
 # nodepool.yaml
@@ -19,9 +19,9 @@ mapping whose default is \"none\" is empty by default. `%(NAME)` anywhere in the
 variable of that name, before the file is read as YAML, for names that start with `NODEPOOL_`.
 ";
 
-/// The reference of every key with its type, default and meaning.
+/// Returns the reference of every key with its type, default and meaning.
 pub fn reference() -> String {
-    let mut page = Page {
+    let mut page = ReferencePage {
         text: HEAD.to_owned(),
         seen: HashSet::new(),
         outer: Vec::new(),
@@ -30,7 +30,7 @@ pub fn reference() -> String {
         "##",
         "The top of the file",
         "",
-        File::shape().section.map(|describe| describe()),
+        MainFile::type_info().section.map(|describe| describe()),
     );
 
     page.line("\n## `providers[]`\n");
@@ -52,7 +52,7 @@ pub fn reference() -> String {
     page.outer.extend(common.iter().map(|key| key.key));
     for driver in DRIVERS {
         let title = format!("`driver: {}`{}", driver.name, mark(driver.ours));
-        let mut section = (driver.shape)().section.map(|describe| describe());
+        let mut section = (driver.type_info)().section.map(|describe| describe());
         if UNSERVED_DRIVERS.contains(&driver.name)
             && let Some(section) = &mut section
         {
@@ -67,7 +67,7 @@ pub fn reference() -> String {
         "##",
         "The secure file",
         "",
-        SecureFile::shape().section.map(|describe| describe()),
+        SecureFile::type_info().section.map(|describe| describe()),
     );
     page.text
 }
@@ -76,20 +76,20 @@ fn mark(ours: bool) -> &'static str {
     if ours { " ●" } else { "" }
 }
 
-struct Page {
+struct ReferencePage {
     text: String,
     seen: HashSet<&'static str>,
-    /// The keys of the sections around the one that is shown.
+    /// The keys of the enclosing sections.
     outer: Vec<&'static str>,
 }
 
-impl Page {
+impl ReferencePage {
     fn line(&mut self, line: &str) {
         self.text.push_str(line);
         self.text.push('\n');
     }
 
-    fn section(&mut self, level: &str, title: &str, path: &str, section: Option<Description>) {
+    fn section(&mut self, level: &str, title: &str, path: &str, section: Option<SectionInfo>) {
         let Some(section) = section else { return };
         self.line(&format!("\n{level} {title}\n"));
         if !self.seen.insert(section.name) {
@@ -109,8 +109,8 @@ impl Page {
         self.outer
             .extend(names.flat_map(|key| key.aliases.iter().copied().chain([key.key])));
         for key in &section.keys {
-            if let Some(describe) = key.shape.section {
-                let list = if key.shape.text.starts_with("list") {
+            if let Some(describe) = key.type_info.section {
+                let list = if key.type_info.text.starts_with("list") {
                     "[]"
                 } else {
                     ""
@@ -126,7 +126,7 @@ impl Page {
         self.outer.truncate(around);
     }
 
-    fn row(&mut self, key: &Key) {
+    fn row(&mut self, key: &KeyInfo) {
         let mut meaning = key.doc.replace('|', "\\|");
         if !key.aliases.is_empty() {
             let aliases: Vec<String> = key
@@ -146,32 +146,35 @@ impl Page {
             "| `{}`{} | {} | {} | {meaning} |",
             key.key,
             mark(key.ours),
-            key.shape.text,
+            key.type_info.text,
             self.fallback(key)
         );
         self.line(&row);
     }
 
-    fn fallback(&self, key: &Key) -> String {
+    fn fallback(&self, key: &KeyInfo) -> String {
         match &key.fallback {
-            Fallback::Required => "required".into(),
-            Fallback::Optional => "—".into(),
-            Fallback::Inherited(text) => self.inherited(key, text).into(),
-            Fallback::Value(Json::Null) => "unlimited".into(),
-            Fallback::Value(Json::Array(items)) if items.is_empty() => "none".into(),
-            Fallback::Value(Json::Object(items)) if items.is_empty() => "none".into(),
-            Fallback::Value(Json::Object(_)) if key.shape.section.is_some() => "see below".into(),
-            Fallback::Value(Json::String(text)) => format!("`{text}`"),
-            Fallback::Value(value) => format!("{value}"),
+            DefaultValue::Required => "required".into(),
+            DefaultValue::Optional => "—".into(),
+            DefaultValue::Inherited(text) => self.inherited(key, text).into(),
+            DefaultValue::Value(Json::Null) => "unlimited".into(),
+            DefaultValue::Value(Json::Array(items)) if items.is_empty() => "none".into(),
+            DefaultValue::Value(Json::Object(items)) if items.is_empty() => "none".into(),
+            DefaultValue::Value(Json::Object(_)) if key.type_info.section.is_some() => {
+                "see below".into()
+            }
+            DefaultValue::Value(Json::String(text)) => format!("`{text}`"),
+            DefaultValue::Value(value) => format!("{value}"),
         }
     }
 
-    /// A section that stands in several places does not in each of them have one around it to inherit from.
-    fn inherited<'t>(&self, key: &Key, text: &'t str) -> &'t str {
+    /// Returns where a default comes from. A section that is used in several places may have no enclosing one to
+    /// inherit from.
+    fn inherited<'t>(&self, key: &KeyInfo, text: &'t str) -> &'t str {
         let (from, otherwise) = match text.split_once(", else ") {
             Some(parts) => parts,
-            None if key.shape.text.starts_with("list of ")
-                || key.shape.text.starts_with("mapping of ") =>
+            None if key.type_info.text.starts_with("list of ")
+                || key.type_info.text.starts_with("mapping of ") =>
             {
                 (text, "none")
             }

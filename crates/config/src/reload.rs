@@ -1,9 +1,8 @@
-//! Taking over a changed file while running.
+//! Reloads the configuration when its files change.
 //!
-//! The directories of the files are watched, since editors and Kubernetes replace files by renaming;
-//! any event there only causes a look at the modification times, and a look every few seconds
-//! catches what events miss (network file systems, a symbolic link whose target is edited). A file
-//! with errors changes nothing: the configuration in force stays, and the errors can be asked for.
+//! The directories of the files are watched, because editors and Kubernetes replace files by renaming. An event only
+//! triggers a check of the modification times; a periodic check covers missing events (network file systems, symbolic
+//! links). A file with errors is rejected: the current configuration stays, and the errors can be queried.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -17,55 +16,59 @@ use tracing::{info, warn};
 use crate::config::Config;
 use crate::decode::Mode;
 use crate::diagnostic::Diagnostics;
-use crate::load::{Loaded, Source, Stamp, load};
+use crate::load::{ConfigSource, ConfigStamp, Loaded, load};
 use crate::render::summary;
 
-/// Editors write in several steps; this is how long they may take.
-const SETTLE: Duration = Duration::from_millis(100);
-const SAFETY_NET: Duration = Duration::from_secs(5);
-/// Without events the look at the files is all there is.
-const WITHOUT_EVENTS: Duration = Duration::from_secs(1);
+/// The pause after an event, because editors write in several steps.
+const DEBOUNCE: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
+/// The interval if file events are not available.
+const POLL_INTERVAL_WITHOUT_EVENTS: Duration = Duration::from_secs(1);
 
-/// Follows the files of a configuration.
+/// Reloads a configuration when its files change.
 #[derive(Debug)]
 pub struct Reloader {
-    source: Source,
-    stamp: Stamp,
+    source: ConfigSource,
+    stamp: ConfigStamp,
     current: watch::Sender<Arc<Config>>,
     rejected: watch::Sender<Option<Arc<Diagnostics>>>,
 }
 
-/// The configuration in force, wherever it is needed.
+/// Gives access to the current configuration.
 #[derive(Debug, Clone)]
-pub struct Handle {
+pub struct ConfigHandle {
     current: watch::Receiver<Arc<Config>>,
     rejected: watch::Receiver<Option<Arc<Diagnostics>>>,
 }
 
-impl Handle {
-    /// The configuration in force.
+impl ConfigHandle {
+    /// Returns the current configuration.
     pub fn config(&self) -> Arc<Config> {
         self.current.borrow().clone()
     }
 
-    /// Waits for another configuration and gives it; `None` once nobody follows the files any more.
+    /// Waits for a new configuration; returns `None` once the reloader has stopped.
     pub async fn changed(&mut self) -> Option<Arc<Config>> {
         self.current.changed().await.ok()?;
         Some(self.current.borrow_and_update().clone())
     }
 
-    /// Why the files as they are now are not in force; `None` if they are.
+    /// Returns the errors of the files if these were rejected.
     pub fn rejected(&self) -> Option<Arc<Diagnostics>> {
         self.rejected.borrow().clone()
     }
 }
 
 impl Reloader {
-    /// Starts from a configuration that was loaded from `source` with this `stamp`.
-    pub fn new(source: Source, config: Arc<Config>, stamp: Stamp) -> (Self, Handle) {
+    /// Creates a reloader for a configuration that was loaded from `source` with this `stamp`.
+    pub fn new(
+        source: ConfigSource,
+        config: Arc<Config>,
+        stamp: ConfigStamp,
+    ) -> (Self, ConfigHandle) {
         let (current, current_receiver) = watch::channel(config);
         let (rejected, rejected_receiver) = watch::channel(None);
-        let handle = Handle {
+        let handle = ConfigHandle {
             current: current_receiver,
             rejected: rejected_receiver,
         };
@@ -80,33 +83,34 @@ impl Reloader {
         )
     }
 
-    /// Follows the files until the future is dropped.
+    /// Watches the files until the future is dropped.
     pub async fn run(mut self) {
         let events = Arc::new(Notify::new());
-        // Kept alive: dropping the watcher ends the events.
+        // Dropping the watcher would stop the events.
         let watcher = watch_directories(&self.source, Arc::clone(&events));
         let pause = if watcher.is_some() {
-            SAFETY_NET
+            POLL_INTERVAL
         } else {
-            WITHOUT_EVENTS
+            POLL_INTERVAL_WITHOUT_EVENTS
         };
         loop {
-            self.look().await;
+            self.check_files().await;
             tokio::select! {
-                () = events.notified() => tokio::time::sleep(SETTLE).await,
+                () = events.notified() => tokio::time::sleep(DEBOUNCE).await,
                 () = tokio::time::sleep(pause) => {}
             }
         }
     }
 
-    async fn look(&mut self) {
+    async fn check_files(&mut self) {
         let source = self.source.clone();
         let known = self.stamp;
-        let look = move || (Stamp::of(&source) != known).then(|| load(&source, Mode::Daemon));
-        match tokio::task::spawn_blocking(look).await {
+        let check_files =
+            move || (ConfigStamp::of(&source) != known).then(|| load(&source, Mode::Daemon));
+        match tokio::task::spawn_blocking(check_files).await {
             Ok(Some(loaded)) => self.take(loaded),
             Ok(None) => {}
-            Err(error) => warn!(%error, "reading the configuration failed"),
+            Err(error) => warn!(%error, "failed to read the configuration"),
         }
     }
 
@@ -134,7 +138,7 @@ impl Reloader {
                     let file = diagnostic.file.display();
                     warn!(code = diagnostic.code, %file, line, "{}", diagnostic.message);
                 }
-                warn!(%file, "configuration rejected, the one before stays in force: {}", summary(&loaded.diagnostics));
+                warn!(%file, "configuration rejected; keeping the current one: {}", summary(&loaded.diagnostics));
                 self.rejected
                     .send_replace(Some(Arc::new(loaded.diagnostics)));
             }
@@ -142,7 +146,7 @@ impl Reloader {
     }
 }
 
-fn watch_directories(source: &Source, events: Arc<Notify>) -> Option<RecommendedWatcher> {
+fn watch_directories(source: &ConfigSource, events: Arc<Notify>) -> Option<RecommendedWatcher> {
     let wake = move |_event| events.notify_one();
     let watcher = notify::recommended_watcher(wake).and_then(|mut watcher| {
         for directory in directories(source) {
@@ -152,13 +156,13 @@ fn watch_directories(source: &Source, events: Arc<Notify>) -> Option<Recommended
     });
     watcher
         .inspect_err(
-            |error| warn!(%error, "changes of the configuration are seen by looking every second"),
+            |error| warn!(%error, "failed to watch the configuration files; polling every second"),
         )
         .ok()
 }
 
-/// Where the files are, and where they are really.
-fn directories(source: &Source) -> BTreeSet<PathBuf> {
+/// Returns the directories of the files, and of the targets of symbolic links.
+fn directories(source: &ConfigSource) -> BTreeSet<PathBuf> {
     let parent = |path: &Path| match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
         _ => PathBuf::from("."),

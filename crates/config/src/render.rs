@@ -1,15 +1,15 @@
-//! Diagnostics for people.
+//! Renders diagnostics as text.
 
 use annotate_snippets::renderer::DecorStyle;
 use annotate_snippets::{Annotation, AnnotationKind, Group, Level, Origin, Renderer, Snippet};
 
-use crate::diagnostic::{Diagnostic, Diagnostics, Label, Place, Severity};
+use crate::diagnostic::{Diagnostic, DiagnosticLabel, Diagnostics, Severity, SourceRange};
 
-/// More than this is a wall nobody reads; the rest is counted.
+/// The maximum number of rendered diagnostics; the others are counted.
 const MAX_SHOWN: usize = 100;
 const MAX_ALLOWED: usize = 40;
 
-/// All diagnostics in the form of compiler messages, with a closing count.
+/// Renders all diagnostics in the style of compiler messages, with a summary line.
 pub fn render(diagnostics: &Diagnostics, colour: bool) -> String {
     let renderer = if colour {
         Renderer::styled()
@@ -33,7 +33,7 @@ pub fn render(diagnostics: &Diagnostics, colour: bool) -> String {
     text
 }
 
-/// One line: `2 errors, 1 warning`.
+/// Returns a line such as `2 errors, 1 warning`.
 pub(crate) fn summary(diagnostics: &Diagnostics) -> String {
     let count = |number: usize, word: &str| match number {
         1 => format!("1 {word}"),
@@ -56,7 +56,7 @@ fn group(diagnostic: &Diagnostic) -> Group<'_> {
         .primary_title(diagnostic.message.as_str())
         .id(format!("{} {}", diagnostic.id, diagnostic.code))
         .elements(Vec::<Origin<'_>>::new());
-    let (beside, elsewhere): (Vec<&Label>, Vec<&Label>) = diagnostic
+    let (beside, elsewhere): (Vec<&DiagnosticLabel>, Vec<&DiagnosticLabel>) = diagnostic
         .labels
         .iter()
         .partition(|label| is_beside(&label.place, diagnostic.place.as_ref()));
@@ -96,18 +96,22 @@ fn group(diagnostic: &Diagnostic) -> Group<'_> {
     group
 }
 
-/// Whether a label can be drawn into the line that is shown anyway.
-fn is_beside(label: &Place, place: Option<&Place>) -> bool {
+/// Returns whether a label is on the same line as the diagnostic.
+fn is_beside(label: &SourceRange, place: Option<&SourceRange>) -> bool {
     place.is_some_and(|place| place.line == label.line && place.source_line == label.source_line)
 }
 
-fn annotation<'d>(kind: AnnotationKind, place: &Place, label: Option<&'d str>) -> Annotation<'d> {
+fn annotation<'d>(
+    kind: AnnotationKind,
+    place: &SourceRange,
+    label: Option<&'d str>,
+) -> Annotation<'d> {
     kind.span(place.marked.clone()).label(label)
 }
 
 fn show<'d>(
     group: Group<'d>,
-    place: &'d Place,
+    place: &'d SourceRange,
     file: &str,
     annotations: impl Iterator<Item = Annotation<'d>>,
 ) -> Group<'d> {

@@ -1,17 +1,17 @@
-//! The JSON schema of the file, for editors.
+//! Generates the JSON schema of the file, for editors.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map as JsonMap, Value as Json, json};
 
-use crate::file::File;
+use crate::file::MainFile;
 use crate::provider::{DRIVERS, ProviderCommon, absent_drivers};
-use crate::section::{Describe, Description, Fallback, Key, Section};
+use crate::section::{DefaultValue, Describe, KeyInfo, Section, SectionInfo};
 
-/// JSON schema (draft 2020-12) of nodepool.yaml, made from the declarations of its sections.
+/// Returns the JSON schema (draft 2020-12) of nodepool.yaml, generated from the declarations of its sections.
 pub fn schema() -> Json {
     let mut definitions = BTreeMap::new();
-    let Some(top) = File::shape().section.map(|describe| describe()) else {
+    let Some(top) = MainFile::type_info().section.map(|describe| describe()) else {
         return Json::Null;
     };
     let mut root = object(&top, &mut definitions);
@@ -26,7 +26,7 @@ pub fn schema() -> Json {
 }
 
 fn object(
-    section: &Description,
+    section: &SectionInfo,
     definitions: &mut BTreeMap<String, Json>,
 ) -> JsonMap<String, Json> {
     let mut properties = JsonMap::new();
@@ -53,31 +53,31 @@ fn object(
     object
 }
 
-/// Where there are aliases, one of them may stand for the key.
-fn is_required(key: &Key) -> bool {
-    matches!(key.fallback, Fallback::Required) && key.aliases.is_empty()
+/// Returns whether the schema requires a key. With aliases it cannot, because one of them may replace the key.
+fn is_required(key: &KeyInfo) -> bool {
+    matches!(key.fallback, DefaultValue::Required) && key.aliases.is_empty()
 }
 
 fn property(
-    key: &Key,
+    key: &KeyInfo,
     properties: &mut JsonMap<String, Json>,
     definitions: &mut BTreeMap<String, Json>,
 ) {
-    if let Some(describe) = key.shape.section {
+    if let Some(describe) = key.type_info.section {
         let inner = describe();
         if !definitions.contains_key(inner.name) {
-            // Claims the name first, so that a section may contain itself.
+            // Reserves the name first, because a section may contain itself.
             definitions.insert(inner.name.to_owned(), Json::Null);
             let described = object(&inner, definitions);
             definitions.insert(inner.name.to_owned(), Json::Object(described));
         }
     }
-    let mut described = match &key.shape.schema {
+    let mut described = match &key.type_info.schema {
         Json::Object(schema) => schema.clone(),
         _ => JsonMap::new(),
     };
     described.insert("description".into(), json!(key.doc));
-    if let Fallback::Value(value) = &key.fallback
+    if let DefaultValue::Value(value) = &key.fallback
         && !value.is_null()
         && !value.is_object()
     {
@@ -91,18 +91,18 @@ fn property(
     }
 }
 
-/// A provider's keys depend on its driver, and its driver on its name.
+/// Adds the providers, whose keys depend on the driver, which depends on the name.
 fn providers(definitions: &mut BTreeMap<String, Json>) {
     let names: Vec<&str> = DRIVERS.iter().map(|driver| driver.name).collect();
     let mut choices = Vec::new();
     for driver in DRIVERS {
-        let Some(section) = (driver.shape)().section.map(|describe| describe()) else {
+        let Some(section) = (driver.type_info)().section.map(|describe| describe()) else {
             continue;
         };
         let definition = format!("Provider-{}", driver.name);
         let mut keys = <ProviderCommon as Section<()>>::keys();
         keys.extend(section.keys);
-        let merged = Description {
+        let merged = SectionInfo {
             name: section.name,
             doc: section.doc,
             keys,
@@ -131,7 +131,7 @@ fn providers(definitions: &mut BTreeMap<String, Json>) {
     definitions.insert("Provider".into(), provider);
 }
 
-/// The condition under which a provider has this driver.
+/// Returns the condition under which a provider has this driver.
 fn chosen(driver: &str) -> Json {
     let fake_name = json!({"required": ["name"], "properties": {"name": {"type": "string", "pattern": "^fake"}}});
     let named = json!({"required": ["driver"], "properties": {"driver": {"const": driver}}});

@@ -1,8 +1,7 @@
-//! One declaration per section of the file.
+//! Declares the sections of the file.
 //!
-//! `section!` turns a declaration into the struct, its decoder, the list of keys that are known in
-//! it, and the description from which the JSON schema and the reference page are made. None of the
-//! four can drift from the others.
+//! `section!` generates from one declaration the struct, its decoder, the list of known keys, and the description that
+//! the JSON schema and the reference page are generated from, so these always agree.
 //!
 //! A field reads `"key" | "alias" [flags] name: Type = rule;`. The rules are
 //!
@@ -22,59 +21,59 @@ use serde_json::Value as Json;
 use crate::decode::Decoder;
 use crate::yaml::Map;
 
-/// A mapping with known keys. `Outer` is what its defaults may come from.
+/// A mapping with known keys. `Outer` provides inherited defaults.
 pub(crate) trait Section<Outer>: Sized {
-    fn keys() -> Vec<Key>;
+    fn keys() -> Vec<KeyInfo>;
     fn knows(key: &str) -> bool;
     fn fields(map: &Map, outer: &Outer, decoder: &mut Decoder<'_>) -> Self;
 }
 
-/// What there is to say about one key.
+/// The description of a key.
 #[derive(Debug)]
-pub(crate) struct Key {
+pub(crate) struct KeyInfo {
     pub(crate) key: &'static str,
     pub(crate) aliases: &'static [&'static str],
     pub(crate) doc: String,
-    pub(crate) shape: Shape,
-    pub(crate) fallback: Fallback,
+    pub(crate) type_info: TypeInfo,
+    pub(crate) fallback: DefaultValue,
     pub(crate) ours: bool,
     pub(crate) secret: bool,
     pub(crate) deprecated: bool,
 }
 
-/// What holds when a key is absent.
+/// The value of an absent key.
 #[derive(Debug)]
-pub(crate) enum Fallback {
+pub(crate) enum DefaultValue {
     Required,
     Optional,
     Value(Json),
     Inherited(&'static str),
 }
 
-/// A type as the schema and the reference show it.
+/// The description of a type for the schema and the reference.
 #[derive(Debug)]
-pub(crate) struct Shape {
-    /// In a few words.
+pub(crate) struct TypeInfo {
+    /// The name in the reference.
     pub(crate) text: String,
-    /// As JSON schema; sections appear as references into `$defs`.
+    /// The JSON schema; sections are references into `$defs`.
     pub(crate) schema: Json,
-    /// The section inside, if there is one.
-    pub(crate) section: Option<fn() -> Description>,
+    /// The section that the type contains, if any.
+    pub(crate) section: Option<fn() -> SectionInfo>,
 }
 
-/// A section as the schema and the reference show it.
+/// The description of a section for the schema and the reference.
 #[derive(Debug)]
-pub(crate) struct Description {
+pub(crate) struct SectionInfo {
     pub(crate) name: &'static str,
     pub(crate) doc: String,
-    pub(crate) keys: Vec<Key>,
-    /// The schema of the values of keys that are not listed, where those are allowed.
+    pub(crate) keys: Vec<KeyInfo>,
+    /// The schema of the values of other keys, where these are allowed.
     pub(crate) other_keys: Option<Json>,
 }
 
-/// A type that has a [`Shape`].
+/// A type that has a [`TypeInfo`].
 pub(crate) trait Describe {
-    fn shape() -> Shape;
+    fn type_info() -> TypeInfo;
 }
 
 /// Joins the lines of a doc comment.
@@ -86,7 +85,7 @@ pub(crate) fn doc(lines: &[&str]) -> String {
         .join(" ")
 }
 
-/// The reference to a section in the schema.
+/// Returns a reference to a section in the schema.
 pub(crate) fn reference(name: &str) -> Json {
     serde_json::json!({ "$ref": format!("#/$defs/{name}") })
 }
@@ -118,13 +117,13 @@ macro_rules! section {
         }
 
         impl $crate::section::Section<$outer_type> for $name {
-            fn keys() -> Vec<$crate::section::Key> {
+            fn keys() -> Vec<$crate::section::KeyInfo> {
                 let own = [$(
-                    $crate::section::Key {
+                    $crate::section::KeyInfo {
                         key: $key,
                         aliases: &[$($alias),*],
                         doc: $crate::section::doc(&[$($key_doc),+]),
-                        shape: <$type as $crate::section::Describe>::shape(),
+                        type_info: <$type as $crate::section::Describe>::type_info(),
                         fallback: $crate::section::section!(@fallback $rule $(($($argument)*))?),
                         ours: $crate::section::section!(@has ours $($($flag)+)?),
                         secret: $crate::section::section!(@has secret $($($flag)+)?),
@@ -147,7 +146,7 @@ macro_rules! section {
                 $(let $part = <$part_type as $crate::section::Section<_>>::fields(map, &$part_outer, decoder);)*
                 $(
                     let $field: $type = {
-                        let keys = $crate::decode::Keys {
+                        let keys = $crate::decode::KeySpec {
                             key: $key,
                             aliases: &[$($alias),*],
                             secret: $crate::section::section!(@has secret $($($flag)+)?),
@@ -158,7 +157,7 @@ macro_rules! section {
                         $crate::section::section!(@read (decoder, map, keys, &inner) $rule $(($($argument)*))?)
                     };
                 )+
-                $($crate::section::refuse(map, $forbidden, decoder);)?
+                $($crate::section::report_forbidden_keys(map, $forbidden, decoder);)?
                 let section = Self { $($part,)* $($field),+ };
                 $($check(&section, map, decoder);)?
                 section
@@ -166,17 +165,17 @@ macro_rules! section {
         }
 
         impl $crate::decode::Decode<$outer_type> for $name {
-            fn decode(node: &std::rc::Rc<$crate::yaml::Node>, outer: &$outer_type, decoder: &mut $crate::decode::Decoder<'_>) -> Option<Self> {
+            fn decode(node: &std::rc::Rc<$crate::yaml::YamlNode>, outer: &$outer_type, decoder: &mut $crate::decode::Decoder<'_>) -> Option<Self> {
                 decoder.section(node, outer)
             }
         }
 
         impl $crate::section::Describe for $name {
-            fn shape() -> $crate::section::Shape {
-                $crate::section::Shape {
+            fn type_info() -> $crate::section::TypeInfo {
+                $crate::section::TypeInfo {
                     text: "mapping".into(),
                     schema: $crate::section::reference(stringify!($name)),
-                    section: Some(|| $crate::section::Description {
+                    section: Some(|| $crate::section::SectionInfo {
                         name: stringify!($name),
                         doc: $crate::section::doc(&[$($doc),+]),
                         keys: <Self as $crate::section::Section<$outer_type>>::keys(),
@@ -205,14 +204,14 @@ macro_rules! section {
         merged
     }};
 
-    (@fallback required) => { $crate::section::Fallback::Required };
-    (@fallback optional) => { $crate::section::Fallback::Optional };
+    (@fallback required) => { $crate::section::DefaultValue::Required };
+    (@fallback optional) => { $crate::section::DefaultValue::Optional };
     (@fallback default($value:expr)) => {
-        $crate::section::Fallback::Value(serde_json::to_value(&$value).unwrap_or_default())
+        $crate::section::DefaultValue::Value(serde_json::to_value(&$value).unwrap_or_default())
     };
-    (@fallback inherit($text:literal, $value:expr)) => { $crate::section::Fallback::Inherited($text) };
+    (@fallback inherit($text:literal, $value:expr)) => { $crate::section::DefaultValue::Inherited($text) };
 
-    (@fallback merge($text:literal, $value:expr)) => { $crate::section::Fallback::Inherited($text) };
+    (@fallback merge($text:literal, $value:expr)) => { $crate::section::DefaultValue::Inherited($text) };
 
     (@has ours) => { false };
     (@has ours ours $($rest:ident)*) => { true };
@@ -229,8 +228,8 @@ macro_rules! section {
 }
 pub(crate) use section;
 
-/// Reports keys that would be understood elsewhere but make no sense here, with the reason.
-pub(crate) fn refuse(
+/// Reports keys that are valid elsewhere but not in this section, with the reason.
+pub(crate) fn report_forbidden_keys(
     map: &Map,
     forbidden: &[(&'static str, &'static str)],
     decoder: &mut Decoder<'_>,
@@ -240,7 +239,7 @@ pub(crate) fn refuse(
             decoder.error(
                 "forbidden-key",
                 entry.key_span,
-                format!("`{key}` has no place here: {reason}"),
+                format!("`{key}` is not allowed here: {reason}"),
             );
         }
     }

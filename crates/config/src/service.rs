@@ -1,21 +1,20 @@
-//! Our own services: the HTTP API, the pages of builders and the gearman job server.
+//! Sections of services that Nodepool does not have: the HTTP API, the builder's web pages and the gearman job server.
 
-use crate::decode::{Decoder, Judgement};
+use crate::decode::{Decoder, Strictness};
 use crate::point_in_time::PointInTime;
 use crate::section::section;
-use crate::values::{Name, OneOrMany, Port, Secret, choice};
+use crate::values::{Name, OneOrMany, Port, SecretText, choice};
 use crate::yaml::Map;
 
-/// The port gearman servers listen on by custom.
+/// The standard port of gearman servers.
 const GEARMAN_PORT: Port = Port(4730);
 const API_PORT: Port = Port(8006);
 const BUILDER_PORT: Port = Port(8007);
-/// Requests a second.
+/// Requests per second.
 const API_RATE: u64 = 100;
 const LOOPBACK: &str = "127.0.0.1";
 
-/// The name of the token that a host makes for itself, which no other may have: what a token asks for is known by
-/// its name.
+/// The reserved name of the local token. The name of a token is the requestor of its requests.
 pub const LOCAL_TOKEN: &str = "local";
 
 section! {
@@ -66,7 +65,7 @@ section! {
         "ssl-key" [ours] ssl_key: Option<String> = optional;
         /// Networks that may connect; all when absent.
         "allow-from" [ours] allow_from: Option<OneOrMany<String>> = optional;
-        /// What clients may do, by the name in their certificate; everything when absent.
+        /// Permissions of clients, by the name in their certificate; everything when absent.
         "clients" [ours] clients: Option<Vec<GearmanClient>> = optional;
     }
 }
@@ -106,7 +105,7 @@ section! {
         "name" [ours] name: Name = required;
         /// What it may do.
         "rights" [ours] rights: Vec<GearmanRight> = required;
-        /// Patterns of function names it may do that with; all when absent.
+        /// Patterns of function names that this applies to; all when absent.
         "functions" [ours] functions: Option<OneOrMany<String>> = optional;
     }
 }
@@ -132,7 +131,7 @@ impl Default for BuilderWebapp {
 
 section! {
     /// The HTTP API.
-    pub struct Api (_outer: ()) checked by check_api {
+    pub struct ApiConfig (_outer: ()) checked by check_api {
         /// Address to listen on.
         "listen-address" [ours] listen_address: String = default(LOOPBACK.to_owned());
         /// Port.
@@ -141,15 +140,15 @@ section! {
         "anonymous" [ours] anonymous: AnonymousAccess = default(AnonymousAccess::Read);
         /// Tokens and what they allow.
         "tokens" [ours] tokens: Vec<ApiToken> = default(Vec::<ApiToken>::new());
-        /// Requests a second that each token, or each address without one, may make; five times as many in a burst,
-        /// and 0 is without limit.
+        /// Requests per second of each token, or of each address without one; bursts may have five times as many, and 0
+        /// is unlimited.
         "rate-limit" [ours] rate_limit: u64 = default(API_RATE);
         /// Certificates; plain HTTP when absent.
         "tls" [ours] tls: Option<ApiTls> = optional;
     }
 }
 
-impl Default for Api {
+impl Default for ApiConfig {
     fn default() -> Self {
         Self {
             listen_address: LOOPBACK.into(),
@@ -162,7 +161,7 @@ impl Default for Api {
     }
 }
 
-fn check_api(api: &Api, map: &Map, decoder: &mut Decoder<'_>) {
+fn check_api(api: &ApiConfig, map: &Map, decoder: &mut Decoder<'_>) {
     if let (Some(address), None) = (map.set("listen-address"), &api.tls)
         && !api.tokens.is_empty()
         && !is_loopback(&api.listen_address)
@@ -217,10 +216,10 @@ choice! {
 section! {
     /// A token of the API.
     pub struct ApiToken (_outer: ()) checked by check_token {
-        /// Name, by which what it asked for is known; `local` is that of the host's own token.
+        /// Name, stored with the leases of this token; `local` is reserved for the host's own token.
         "name" [ours] name: Name = required;
         /// The token itself; `token-file` keeps it out of this file.
-        "token" [ours secret] token: Option<Secret> = optional;
+        "token" [ours secret] token: Option<SecretText> = optional;
         /// File with the token.
         "token-file" [ours] token_file: Option<String> = optional;
         /// Environment variable with the token.
@@ -229,7 +228,7 @@ section! {
         "right" [ours] right: ApiRight = default(ApiRight::Request);
         /// Tenant it is confined to; all when absent.
         "tenant" [ours] tenant: Option<String> = optional;
-        /// From when on it allows nothing, such as `2027-01-31` or `2027-01-31T18:00:00Z`; never when absent.
+        /// Time at which the token expires, such as `2027-01-31` or `2027-01-31T18:00:00Z`; never when absent.
         "expires" [ours] expires: Option<PointInTime> = optional;
     }
 }
@@ -238,7 +237,7 @@ fn check_token(_token: &ApiToken, map: &Map, decoder: &mut Decoder<'_>) {
     decoder.exactly_one(
         map,
         &["token", "token-file", "token-env"],
-        Judgement::Strict,
+        Strictness::Strict,
     );
 }
 

@@ -7,9 +7,9 @@ use serde::{Serialize, Serializer};
 use serde_json::json;
 
 use crate::decode::{Decode, Decoder};
-use crate::section::{Describe, Shape};
-use crate::values::shape;
-use crate::yaml::Node;
+use crate::section::{Describe, TypeInfo};
+use crate::values::type_info;
+use crate::yaml::YamlNode;
 
 const UNITS: [(&str, u64); 5] = [
     ("T", 1 << 40),
@@ -19,7 +19,7 @@ const UNITS: [(&str, u64); 5] = [
     ("", 1),
 ];
 
-/// A number of bytes, written as such or with a unit: `20G` is 20 times 2^30.
+/// A number of bytes, optionally with a unit: `20G` is 20 times 2^30.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Size(pub u64);
 
@@ -58,7 +58,7 @@ impl Serialize for Size {
 }
 
 impl Decode<()> for Size {
-    fn decode(node: &Rc<Node>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
+    fn decode(node: &Rc<YamlNode>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
         let scalar = decoder.scalar(node, "a size")?;
         let size = Self::parse(&scalar.text);
         if size.is_none() {
@@ -70,13 +70,13 @@ impl Decode<()> for Size {
 }
 
 impl Describe for Size {
-    fn shape() -> Shape {
+    fn type_info() -> TypeInfo {
         let schema = json!({
             "type": ["integer", "string"],
             "minimum": 0,
             "pattern": "^[0-9]+ ?([KMGTkmgt]([Ii][Bb])?)?$",
         });
-        shape("size", schema)
+        type_info("size", schema)
     }
 }
 
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read_and_written() {
+    fn sizes_are_parsed_and_formatted() {
         for (text, bytes, again) in [
             ("0", 0, "0"),
             ("1000", 1000, "1000"),

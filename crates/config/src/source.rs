@@ -1,10 +1,9 @@
-//! The files being read: their text, what interpolation did to it, and positions in it.
+//! The source files: their text, variable interpolation, and positions.
 //!
-//! Interpolation happens on the raw text, before YAML sees it, and may change its length. Positions
-//! are therefore kept in the expanded text while parsing and mapped back to the file on disk when
-//! a person is told about them. What was substituted may be a password, so the expanded text is
-//! dropped after parsing and never shown: messages have the variable in its place, and a configuration
-//! that is read to be looked at (`Mode::Show`) has a mask in all that is handed on.
+//! Variables are interpolated in the raw text, before YAML is parsed, which may change its length. Positions refer to
+//! the expanded text while parsing and are mapped back to the file for messages. Substituted values may be secret, so
+//! the expanded text is dropped after parsing and never shown; messages contain the variable's name instead, and
+//! [`Mode::Show`](crate::Mode::Show) masks the values.
 
 use std::cell::OnceCell;
 use std::ops::Range;
@@ -12,13 +11,13 @@ use std::path::{Path, PathBuf};
 
 use crate::values::Name;
 
-/// Variables a file may refer to, in the order in which they are applied.
+/// The variables that a file may refer to, in the order in which they are applied.
 pub type Environment = Vec<(String, String)>;
 
 /// Only variables with this prefix are interpolated.
 pub(crate) const ENVIRONMENT_PREFIX: &str = "NODEPOOL_";
 
-/// A place in one of the files, as byte offsets in its expanded text.
+/// A range of bytes in the expanded text of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub(crate) struct Span {
     pub(crate) file: u8,
@@ -41,24 +40,24 @@ impl Span {
     }
 }
 
-/// Text with `%(NAME)` replaced, and the way back.
+/// The substitutions of `%(NAME)` in a text, to map positions back.
 #[derive(Debug, Default)]
 pub(crate) struct Expansion {
-    /// Ordered by `at`, never overlapping.
+    /// Sorted by `at`, disjoint.
     substitutions: Vec<Substitution>,
 }
 
 #[derive(Debug, Clone)]
 struct Substitution {
-    /// Where the replacement is in the expanded text.
+    /// The range of the replacement in the expanded text.
     at: Range<usize>,
-    /// What it stands for in the original text.
+    /// The range that it replaces in the original text.
     original: Range<usize>,
 }
 
 impl Expansion {
-    /// Replaces every known `%(NAME)`, one variable after the other, so that a value may itself hold
-    /// a token that a later variable replaces. Stops growing at `limit` bytes.
+    /// Replaces every known `%(NAME)`, one variable after the other, so that a value may contain a later variable.
+    /// Stops when the text is longer than `limit` bytes.
     pub(crate) fn expand(text: &str, environment: &Environment, limit: usize) -> (String, Self) {
         let mut expansion = Self::default();
         let mut expanded = text.to_owned();
@@ -80,12 +79,12 @@ impl Expansion {
         (expanded, expansion)
     }
 
-    /// The mapping after each of `matches` (in expanded text) became `length` bytes long.
+    /// Returns the mapping after each of `matches` (in the expanded text) was replaced by `length` bytes.
     fn replace(&self, matches: &[Range<usize>], length: usize) -> Self {
         let mut substitutions: Vec<Substitution> = Vec::new();
         let mut old = self.substitutions.iter().peekable();
         let mut new = matches.iter().peekable();
-        // Old and new intervals that touch the same text become one, which stands for all of it.
+        // Old and new ranges that overlap are merged.
         let mut shift: isize = 0;
         loop {
             let start = match (old.peek(), new.peek()) {
@@ -165,19 +164,19 @@ fn signed(length: usize) -> isize {
     isize::try_from(length).unwrap_or(isize::MAX)
 }
 
-/// One file as it is on disk.
+/// A file as it is on disk.
 #[derive(Debug)]
 pub(crate) struct SourceFile {
     pub(crate) path: PathBuf,
     pub(crate) text: String,
-    /// Nothing of this file's text is shown but names, and words that nearly are what belongs there.
+    /// The secure file, whose text is not shown except for names and suggestions.
     pub(crate) secure: bool,
     pub(crate) expansion: Expansion,
     lines: OnceCell<Vec<usize>>,
     is_ascii: bool,
 }
 
-/// A position for people: lines and columns count from 1, columns in characters.
+/// A position in messages: lines and columns count from 1, columns in characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Position {
     pub(crate) line: usize,
@@ -196,7 +195,7 @@ impl SourceFile {
         }
     }
 
-    /// The bytes of the file that `span` stands for.
+    /// Returns the bytes of the file that `span` refers to.
     pub(crate) fn original(&self, span: Span) -> Range<usize> {
         let range = span.range();
         let start = self.floor(self.expansion.start_of(range.start));
@@ -223,7 +222,7 @@ impl SourceFile {
         }
     }
 
-    /// The range of the line that holds `offset`, without its line end.
+    /// Returns the range of the line that contains `offset`, without its line end.
     pub(crate) fn line_range(&self, offset: usize) -> Range<usize> {
         let (line, start) = self.line_of(offset);
         let end = self
@@ -257,13 +256,13 @@ impl SourceFile {
     }
 }
 
-/// All files of one load; `Span::file` is the index.
+/// All files of one load, indexed by `Span::file`.
 #[derive(Debug, Default)]
-pub(crate) struct Sources {
+pub(crate) struct SourceFiles {
     files: Vec<SourceFile>,
 }
 
-impl Sources {
+impl SourceFiles {
     pub(crate) fn add(&mut self, file: SourceFile) -> u8 {
         self.files.push(file);
         u8::try_from(self.files.len() - 1).unwrap_or(u8::MAX)
@@ -273,7 +272,7 @@ impl Sources {
         self.files.get(usize::from(span.file))
     }
 
-    /// Whether any of the text at `span` came from the environment or from the secure file.
+    /// Returns whether any of the text at `span` comes from the environment or the secure file.
     pub(crate) fn is_confidential(&self, span: Span) -> bool {
         self.file(span)
             .is_some_and(|file| file.secure || file.expansion.touches(&span.range()))
@@ -283,7 +282,7 @@ impl Sources {
         self.file(span).is_some_and(|file| file.secure)
     }
 
-    /// Those of `names` that may be suggested to somebody.
+    /// Returns those of `names` that may be suggested in messages.
     pub(crate) fn public<'n>(
         &self,
         names: impl Iterator<Item = &'n Name>,
@@ -293,10 +292,10 @@ impl Sources {
             .map(|name| name.as_str())
     }
 
-    /// `value`, which was read at `span`, as it may be shown: text from the environment appears as
-    /// the token that stands for it in the file.
+    /// Returns `value`, which was read at `span`, as it may be shown: text from the environment is replaced by the
+    /// variable's name.
     pub(crate) fn quote(&self, span: Span, value: &str) -> String {
-        const LONGEST: usize = 80;
+        const MAX_LENGTH: usize = 80;
         let shown = match self.file(span) {
             Some(file) if file.expansion.touches(&span.range()) => {
                 let range = file.original(span);
@@ -306,7 +305,7 @@ impl Sources {
             _ => value,
         };
         let line = shown.lines().next().unwrap_or_default();
-        match line.char_indices().nth(LONGEST) {
+        match line.char_indices().nth(MAX_LENGTH) {
             Some((cut, _)) => format!("{}…", line.get(..cut).unwrap_or_default()),
             None => line.to_owned(),
         }
@@ -335,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_may_hold_a_token_of_a_later_variable() {
+    fn a_value_may_contain_a_later_variable() {
         let (text, expansion) = expand(
             "a %(NODEPOOL_A) b",
             &[
@@ -368,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_value_leaves_an_empty_place() {
+    fn an_empty_value_maps_back() {
         let (text, expansion) = expand("[%(NODEPOOL_A)]", &[("NODEPOOL_A", "")]);
         assert_eq!(text, "[]");
         assert_eq!(expansion.start_of(1), 14);

@@ -1,4 +1,4 @@
-//! The kinds of values the file has: what they mean, how they are read and described.
+//! The types of values in the file.
 
 use std::fmt;
 use std::ops::Deref;
@@ -11,11 +11,11 @@ use serde_json::{Value as Json, json};
 
 use crate::decode::{Decode, Decoder};
 use crate::excerpt::HIDDEN;
-use crate::section::{Describe, Shape};
+use crate::section::{Describe, TypeInfo};
 use crate::source::Span;
-use crate::yaml::{Kind, Node, Scalar, Value};
+use crate::yaml::{Scalar, ScalarType, YamlNode, YamlValue};
 
-/// A value and where it was written. Equality looks at the value only.
+/// A value and its position. Equality compares the value only.
 #[derive(Clone, Default)]
 pub struct Spanned<T> {
     pub(crate) value: T,
@@ -55,15 +55,15 @@ impl<T: Serialize> Serialize for Spanned<T> {
 }
 
 impl<T: Describe> Describe for Spanned<T> {
-    fn shape() -> Shape {
-        T::shape()
+    fn type_info() -> TypeInfo {
+        T::type_info()
     }
 }
 
-/// The name of something, where it was given or referred to.
+/// A name and its position.
 pub type Name = Spanned<String>;
 
-/// A name that becomes part of a file name and of a path in the store.
+/// A name that becomes part of file names and of paths in the store.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(transparent)]
 pub struct PathName(pub Name);
@@ -77,7 +77,7 @@ impl Deref for PathName {
 }
 
 impl Decode<()> for PathName {
-    fn decode(node: &Rc<Node>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
+    fn decode(node: &Rc<YamlNode>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
         let name = Name::decode(node, &(), decoder)?;
         check_path_name(&name, decoder);
         Some(Self(name))
@@ -113,13 +113,13 @@ pub(crate) fn check_path_name(name: &Name, decoder: &mut Decoder<'_>) {
 }
 
 impl Describe for PathName {
-    fn shape() -> Shape {
-        shape("text", json!({"type": "string", "pattern": "^[^/\\s]+$"}))
+    fn type_info() -> TypeInfo {
+        type_info("text", json!({"type": "string", "pattern": "^[^/\\s]+$"}))
     }
 }
 
-pub(crate) fn shape(text: &str, schema: Json) -> Shape {
-    Shape {
+pub(crate) fn type_info(text: &str, schema: Json) -> TypeInfo {
+    TypeInfo {
         text: text.to_owned(),
         schema,
         section: None,
@@ -129,8 +129,8 @@ pub(crate) fn shape(text: &str, schema: Json) -> Shape {
 macro_rules! describe {
     ($($type:ty => $text:literal, $schema:tt;)+) => {
         $(impl Describe for $type {
-            fn shape() -> Shape {
-                shape($text, json!($schema))
+            fn type_info() -> TypeInfo {
+                type_info($text, json!($schema))
             }
         })+
     };
@@ -146,14 +146,14 @@ describe! {
     Limit => "whole number", {"type": "integer"};
     Concurrency => "whole number", {"type": "integer"};
     Port => "port", {"type": "integer", "minimum": 1, "maximum": 65535};
-    Secret => "text", {"type": ["string", "number", "boolean"]};
+    SecretText => "text", {"type": ["string", "number", "boolean"]};
     Json => "anything", true;
 }
 
 impl<T: Describe> Describe for Option<T> {
-    fn shape() -> Shape {
-        let mut shape = T::shape();
-        if let Some(types) = shape.schema.get_mut("type") {
+    fn type_info() -> TypeInfo {
+        let mut type_info = T::type_info();
+        if let Some(types) = type_info.schema.get_mut("type") {
             let mut all = match types.take() {
                 Json::Array(all) => all,
                 one => vec![one],
@@ -163,11 +163,11 @@ impl<T: Describe> Describe for Option<T> {
             }
             *types = Json::Array(all);
         }
-        shape
+        type_info
     }
 }
 
-/// Several of what a shape's text calls one.
+/// Returns the plural of a type's name.
 fn plural(one: &str) -> String {
     match one {
         "mapping" | "port" | "whole number" => format!("{one}s"),
@@ -176,9 +176,9 @@ fn plural(one: &str) -> String {
 }
 
 impl<T: Describe> Describe for Vec<T> {
-    fn shape() -> Shape {
-        let item = T::shape();
-        Shape {
+    fn type_info() -> TypeInfo {
+        let item = T::type_info();
+        TypeInfo {
             text: format!("list of {}", plural(&item.text)),
             schema: json!({"type": ["array", "null"], "items": item.schema}),
             section: item.section,
@@ -186,7 +186,7 @@ impl<T: Describe> Describe for Vec<T> {
     }
 }
 
-/// A time in seconds, whole or not, never negative.
+/// A duration in seconds, possibly fractional, never negative.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Seconds(pub Duration);
 
@@ -222,10 +222,10 @@ impl Serialize for Seconds {
 }
 
 impl Decode<()> for Seconds {
-    fn decode(node: &Rc<Node>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
+    fn decode(node: &Rc<YamlNode>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
         let value = match &node.value {
-            Value::Scalar(Scalar {
-                kind: Kind::Int(_) | Kind::Float(_),
+            YamlValue::Scalar(Scalar {
+                kind: ScalarType::Int(_) | ScalarType::Float(_),
                 ..
             }) => f64::decode(node, &(), decoder)?,
             _ => {
@@ -246,16 +246,16 @@ impl Decode<()> for Seconds {
     }
 }
 
-/// A time for which zero, a negative number and absence all mean "no limit".
+/// A duration for which zero, a negative number and absence mean "unlimited".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(transparent)]
 pub struct MaybeSeconds(pub Option<Seconds>);
 
 impl Decode<()> for MaybeSeconds {
-    fn decode(node: &Rc<Node>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
+    fn decode(node: &Rc<YamlNode>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
         match &node.value {
-            Value::Scalar(Scalar {
-                kind: Kind::Int(i128::MIN..=0),
+            YamlValue::Scalar(Scalar {
+                kind: ScalarType::Int(i128::MIN..=0),
                 ..
             }) => Some(Self(None)),
             _ => Seconds::decode(node, &(), decoder)
@@ -265,12 +265,12 @@ impl Decode<()> for MaybeSeconds {
 }
 
 impl Describe for MaybeSeconds {
-    fn shape() -> Shape {
-        shape("seconds", json!({"type": "number"}))
+    fn type_info() -> TypeInfo {
+        type_info("seconds", json!({"type": "number"}))
     }
 }
 
-/// A number of things that may exist; `None` is any number.
+/// A maximum number; `None` means unlimited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(transparent)]
 pub struct Limit(pub Option<u64>);
@@ -280,19 +280,19 @@ impl Limit {
 }
 
 impl Decode<()> for Limit {
-    fn decode(node: &Rc<Node>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
-        // Nodepool compares; a negative limit admits nothing, as zero does.
+    fn decode(node: &Rc<YamlNode>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
+        // Nodepool compares with the limit, so a negative one admits nothing, as zero does.
         i64::decode(node, &(), decoder).map(|value| Self(Some(u64::try_from(value).unwrap_or(0))))
     }
 }
 
-/// How many launches may run at once: `None` is any number, zero switches request handling off.
+/// The maximum number of concurrent launches: `None` means unlimited, zero disables request handling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(transparent)]
 pub struct Concurrency(pub Option<u64>);
 
 impl Decode<()> for Concurrency {
-    fn decode(node: &Rc<Node>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
+    fn decode(node: &Rc<YamlNode>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
         i64::decode(node, &(), decoder).map(|value| Self(u64::try_from(value).ok()))
     }
 }
@@ -303,7 +303,7 @@ impl Decode<()> for Concurrency {
 pub struct Port(pub u16);
 
 impl Decode<()> for Port {
-    fn decode(node: &Rc<Node>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
+    fn decode(node: &Rc<YamlNode>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
         let value = i64::decode(node, &(), decoder)?;
         let port = u16::try_from(value).ok().filter(|port| *port != 0);
         if port.is_none() {
@@ -317,30 +317,30 @@ impl Decode<()> for Port {
     }
 }
 
-/// A text that is never shown.
+/// Text that is never shown.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Secret(pub String);
+pub struct SecretText(pub String);
 
-impl fmt::Debug for Secret {
+impl fmt::Debug for SecretText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(HIDDEN)
     }
 }
 
-impl Serialize for Secret {
+impl Serialize for SecretText {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(HIDDEN)
     }
 }
 
-impl Decode<()> for Secret {
-    fn decode(node: &Rc<Node>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
+impl Decode<()> for SecretText {
+    fn decode(node: &Rc<YamlNode>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
         decoder.findings.secrets.push(node.span);
         String::decode(node, &(), decoder).map(Self)
     }
 }
 
-/// A value of an environment variable; hidden if it came from the secure file or the environment.
+/// The value of an environment variable; hidden if it comes from the secure file or the environment.
 #[derive(Clone, PartialEq, Eq)]
 pub struct EnvValue {
     pub value: String,
@@ -360,8 +360,8 @@ impl Serialize for EnvValue {
 }
 
 impl Decode<()> for EnvValue {
-    fn decode(node: &Rc<Node>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
-        // Wherever it came from, it may be a password, and no message needs it.
+    fn decode(node: &Rc<YamlNode>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
+        // It may be a password, and no message needs it.
         decoder.findings.secrets.push(node.span);
         let secret = decoder.sources.is_confidential(node.span);
         String::decode(node, &(), decoder).map(|value| Self { value, secret })
@@ -369,16 +369,16 @@ impl Decode<()> for EnvValue {
 }
 
 impl Describe for EnvValue {
-    fn shape() -> Shape {
-        String::shape()
+    fn type_info() -> TypeInfo {
+        String::type_info()
     }
 }
 
-/// A mapping with free keys, in the order of the file.
+/// A mapping with arbitrary keys, in the order of the file.
 pub type Table<T> = IndexMap<String, T>;
 
 impl<T: Decode<()>> Decode<()> for Table<T> {
-    fn decode(node: &Rc<Node>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
+    fn decode(node: &Rc<YamlNode>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
         let map = decoder.map(node, "a mapping")?;
         let values = map.entries.iter().filter_map(|entry| {
             T::decode(&entry.value, &(), decoder).map(|value| (entry.key.clone(), value))
@@ -388,9 +388,9 @@ impl<T: Decode<()>> Decode<()> for Table<T> {
 }
 
 impl<T: Describe> Describe for Table<T> {
-    fn shape() -> Shape {
-        let value = T::shape();
-        Shape {
+    fn type_info() -> TypeInfo {
+        let value = T::type_info();
+        TypeInfo {
             text: format!("mapping of {}", plural(&value.text)),
             schema: json!({"type": ["object", "null"], "additionalProperties": value.schema}),
             section: value.section,
@@ -398,10 +398,10 @@ impl<T: Describe> Describe for Table<T> {
     }
 }
 
-/// Free data that is handed on as it is.
+/// Free-form data.
 impl Decode<()> for Json {
-    fn decode(node: &Rc<Node>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
-        let node = decoder.handed_on(node);
+    fn decode(node: &Rc<YamlNode>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
+        let node = decoder.passed_through(node);
         let json = node.to_json(&mut |span, message| {
             decoder
                 .error("out-of-range", span, message)
@@ -411,11 +411,11 @@ impl Decode<()> for Json {
     }
 }
 
-/// An object handed on to an API as it is.
+/// An object that is passed to an API unchanged.
 pub type Object = serde_json::Map<String, Json>;
 
 impl Decode<()> for Object {
-    fn decode(node: &Rc<Node>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
+    fn decode(node: &Rc<YamlNode>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
         decoder.map(node, "a mapping")?;
         match Json::decode(node, &(), decoder)? {
             Json::Object(object) => Some(object),
@@ -425,8 +425,8 @@ impl Decode<()> for Object {
 }
 
 impl Describe for Object {
-    fn shape() -> Shape {
-        shape("mapping", json!({"type": ["object", "null"]}))
+    fn type_info() -> TypeInfo {
+        type_info("mapping", json!({"type": ["object", "null"]}))
     }
 }
 
@@ -450,18 +450,18 @@ impl<T> Deref for OneOrMany<T> {
 }
 
 impl<T: Decode<O>, O> Decode<O> for OneOrMany<T> {
-    fn decode(node: &Rc<Node>, outer: &O, decoder: &mut Decoder<'_>) -> Option<Self> {
+    fn decode(node: &Rc<YamlNode>, outer: &O, decoder: &mut Decoder<'_>) -> Option<Self> {
         match &node.value {
-            Value::List(_) => Vec::decode(node, outer, decoder).map(Self),
+            YamlValue::List(_) => Vec::decode(node, outer, decoder).map(Self),
             _ => T::decode(node, outer, decoder).map(|one| Self(vec![one])),
         }
     }
 }
 
 impl<T: Describe> Describe for OneOrMany<T> {
-    fn shape() -> Shape {
-        let one = T::shape();
-        Shape {
+    fn type_info() -> TypeInfo {
+        let one = T::type_info();
+        TypeInfo {
             text: format!("list of {}, or one {}", plural(&one.text), one.text),
             schema: json!({"anyOf": [one.schema, {"type": ["array", "null"], "items": one.schema}]}),
             section: one.section,
@@ -469,7 +469,7 @@ impl<T: Describe> Describe for OneOrMany<T> {
     }
 }
 
-/// An enumeration of the file: variants, how they are written, which is the default.
+/// Declares an enumeration: its variants and their spellings; the first is the default.
 macro_rules! choice {
     (
         $(#[doc = $doc:literal])+
@@ -488,23 +488,23 @@ macro_rules! choice {
         impl $name {
             const ALL: &[(&'static str, Self)] = &[($first_text, Self::$first), $(($text, Self::$variant)),*];
 
-            /// As it is written in the file.
+            /// Returns the spelling in the file.
             pub fn as_str(self) -> &'static str {
                 Self::ALL.iter().find(|(_, value)| *value == self).map_or("", |(text, _)| text)
             }
         }
 
         impl $crate::decode::Decode<()> for $name {
-            fn decode(node: &std::rc::Rc<$crate::yaml::Node>, (): &(), decoder: &mut $crate::decode::Decoder<'_>) -> Option<Self> {
+            fn decode(node: &std::rc::Rc<$crate::yaml::YamlNode>, (): &(), decoder: &mut $crate::decode::Decoder<'_>) -> Option<Self> {
                 $crate::values::decode_choice(node, Self::ALL, decoder)
             }
         }
 
         impl $crate::section::Describe for $name {
-            fn shape() -> $crate::section::Shape {
+            fn type_info() -> $crate::section::TypeInfo {
                 let all: Vec<&str> = Self::ALL.iter().map(|(text, _)| *text).collect();
                 let text = all.iter().map(|text| format!("`{text}`")).collect::<Vec<_>>().join(", ");
-                $crate::values::shape(&text, serde_json::json!({ "enum": all }))
+                $crate::values::type_info(&text, serde_json::json!({ "enum": all }))
             }
         }
     };
@@ -512,7 +512,7 @@ macro_rules! choice {
 pub(crate) use choice;
 
 pub(crate) fn decode_choice<T: Copy>(
-    node: &Node,
+    node: &YamlNode,
     all: &[(&'static str, T)],
     decoder: &mut Decoder<'_>,
 ) -> Option<T> {

@@ -1,18 +1,15 @@
-//! Who may do what.
+//! Authentication, authorization and rate limits.
 //!
-//! A request comes with a token or without one. [`Gate`] turns that into a [`Caller`] before any handler sees it,
-//! and keeps callers to their rate. A handler says which right it needs by taking a [`Reader`], [`Requestor`],
-//! [`Operator`] or [`Admin`].
-//!
-//! A caller who is confined to a tenant sees and touches only what is that tenant's. What is another's is not there
-//! for it, so that ids tell nothing. To leave out the token must not show more than to send it: where there are such
-//! callers, [`Sight`] is [`Sight::Nothing`] without one.
-//!
-//! An answer without end must not outlast the right to it: [`Standing`] tells when it does.
+//! The [`Authenticator`] turns the token of a request into an [`ApiCaller`] before any handler runs. A handler demands
+//! a right by taking [`ReadAccess`], [`RequestAccess`], [`OperateAccess`] or [`AdminAccess`]. A caller of a tenant sees
+//! and changes only that tenant's data; data of other tenants is reported as not found, so that ids reveal nothing.
+//! Where tokens have tenants, requests without a token see no tenant data at all ([`Visibility::None`]), because
+//! sending less must never show more. A [`RevocationWatch`] ends open event streams when their token expires or
+//! changes.
 
 mod local;
 mod rate;
-mod standing;
+mod revocation;
 mod tokens;
 
 use std::fmt;
@@ -24,34 +21,34 @@ use axum::extract::{FromRequestParts, Request, State};
 use axum::http::request::Parts;
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
-use nodeyard_config::{AnonymousAccess, Api, ApiRight, Config};
+use nodeyard_config::{AnonymousAccess, ApiConfig, ApiRight, Config};
 use nodeyard_model::{TenantName, Timestamp, now};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use utoipa::ToSchema;
 
-use crate::problem::Problem;
-use rate::{Buckets, Key, Stranger};
-use standing::Sent;
-use tokens::Tokens;
+use crate::problem::ApiProblem;
+use rate::{AnonymousPeer, ApiRateLimiter, RateKey};
+use revocation::RequestCredentials;
+use tokens::TokenTable;
 
-pub(crate) use standing::Standing;
+pub(crate) use revocation::RevocationWatch;
 
 pub use local::{LocalToken, LocalTokenError};
 
-/// What a token allows; each includes those before it.
+/// What a token allows; each right includes those before it.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema,
 )]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Right {
-    /// Look at everything.
+    /// Read everything.
     Read,
-    /// Get nodes and give them back.
+    /// Request nodes and release them.
     Request,
-    /// Look after nodes and images.
+    /// Manage nodes and images.
     Operate,
-    /// Delete what cannot be had again, and what is somebody else's.
+    /// Delete builds and uploads.
     Admin,
 }
 
@@ -77,102 +74,101 @@ impl From<ApiRight> for Right {
     }
 }
 
-/// What there is for somebody of requests, leases, scopes and nodes, which tenants have as their own.
+/// Which requests, leases, scopes and nodes a caller can see; these belong to tenants.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Sight {
-    Everything,
-    /// What is this tenant's.
+pub(crate) enum Visibility {
+    All,
+    /// Those of this tenant.
     Tenant(TenantName),
-    Nothing,
+    None,
 }
 
-impl Sight {
-    /// Whether something of this tenant, or of none, is there.
+impl Visibility {
+    /// Returns whether an object of this tenant, or of none, is visible.
     pub(crate) fn sees(&self, tenant: Option<&TenantName>) -> bool {
         match self {
-            Self::Everything => true,
+            Self::All => true,
             Self::Tenant(own) => Some(own) == tenant,
-            Self::Nothing => false,
+            Self::None => false,
         }
     }
 }
 
-/// Who asks, as far as we know.
+/// The authenticated sender of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Caller {
-    /// The name of the token; none without a token.
+pub(crate) struct ApiCaller {
+    /// The name of the token; None for anonymous callers.
     pub(crate) name: Option<Arc<str>>,
-    /// None may not even look.
+    /// None allows nothing, not even reading.
     right: Option<Right>,
-    pub(crate) sight: Sight,
+    pub(crate) visibility: Visibility,
 }
 
-impl Caller {
-    /// Whether something of this tenant, or of none, is there for the caller.
+impl ApiCaller {
+    /// Returns whether an object of this tenant, or of none, is visible to the caller.
     pub(crate) fn sees(&self, tenant: Option<&TenantName>) -> bool {
-        self.sight.sees(tenant)
+        self.visibility.sees(tenant)
     }
 
-    /// The one that the caller is confined to.
+    /// Returns the tenant that the caller is confined to.
     pub(crate) fn tenant(&self) -> Option<&TenantName> {
-        match &self.sight {
-            Sight::Tenant(tenant) => Some(tenant),
-            Sight::Everything | Sight::Nothing => None,
+        match &self.visibility {
+            Visibility::Tenant(tenant) => Some(tenant),
+            Visibility::All | Visibility::None => None,
         }
     }
 
-    /// Everybody who got past a handler's first line may at least look.
+    /// Returns the caller's right. Handlers run only for callers who may at least read.
     pub(crate) fn right(&self) -> Right {
         self.right.unwrap_or(Right::Read)
     }
 
+    /// Returns whether the caller has this right.
     pub(crate) fn may(&self, right: Right) -> bool {
         self.right.is_some_and(|own| own >= right)
     }
 
-    /// As those who hand out nodes know it. They know of no [`Sight::Nothing`]: who gets here is an [`Insider`], or has a
-    /// token.
-    pub(crate) fn as_lessee(&self) -> nodeyard_lease::Lessee {
+    /// Converts the caller for the lease service, which has no [`Visibility::None`]: lease handlers require
+    /// [`TenantDataAccess`] or a token.
+    pub(crate) fn to_lease_caller(&self) -> nodeyard_lease::Lessee {
         nodeyard_lease::Lessee {
             name: self.name.as_deref().unwrap_or("anonymous").into(),
             tenant: self.tenant().cloned(),
         }
     }
 
-    /// What concerns all tenants is not for a token of one.
-    pub(crate) fn concerns_everybody(&self, needed: Right) -> Result<(), Problem> {
+    /// Refuses callers of a single tenant, for changes that affect all tenants.
+    pub(crate) fn require_all_tenants(&self, needed: Right) -> Result<(), ApiProblem> {
         match self.tenant() {
             None => Ok(()),
-            Some(tenant) => Err(Problem::forbidden(
+            Some(tenant) => Err(ApiProblem::forbidden(
                 needed,
-                format!(
-                    "this concerns all tenants, and the token is confined to tenant {tenant:?}"
-                ),
+                format!("this affects all tenants, and the token is confined to tenant {tenant:?}"),
             )),
         }
     }
 
-    /// The same caller, if it sees anything of what tenants have.
-    pub(crate) fn inside(self) -> Result<Self, Problem> {
-        if self.sight == Sight::Nothing {
-            return Err(Problem::unauthorized(
-                "requests, leases, scopes and nodes belong to tenants here, so looking at them needs a token, \
+    /// Refuses callers who cannot see any tenant data.
+    pub(crate) fn require_tenant_data(self) -> Result<Self, ApiProblem> {
+        if self.visibility == Visibility::None {
+            return Err(ApiProblem::unauthorized(
+                "requests, leases, scopes and nodes belong to tenants here, so reading them needs a token, \
                  as in the header `authorization: Bearer TOKEN`",
             ));
         }
         Ok(self)
     }
 
-    fn require(self, needed: Right) -> Result<Self, Problem> {
+    fn require(self, needed: Right) -> Result<Self, ApiProblem> {
         if self.may(needed) {
             return Ok(self);
         }
         match &self.name {
-            None => Err(Problem::unauthorized(format!(
+            None => Err(ApiProblem::unauthorized(format!(
                 "this needs a token with the right {needed:?}, as in the header `authorization: Bearer TOKEN`",
                 needed = needed.to_string(),
             ))),
-            Some(name) => Err(Problem::forbidden(
+            Some(name) => Err(ApiProblem::forbidden(
                 needed,
                 format!(
                     "this needs the right {:?}, which the token {name:?} does not have",
@@ -187,15 +183,15 @@ macro_rules! rights {
     ($($(#[$meta:meta])* $name:ident = $right:ident;)*) => {$(
         $(#[$meta])*
         #[derive(Debug, Clone)]
-        pub(crate) struct $name(pub(crate) Caller);
+        pub(crate) struct $name(pub(crate) ApiCaller);
 
         impl<S: Send + Sync> FromRequestParts<S> for $name {
-            type Rejection = Problem;
+            type Rejection = ApiProblem;
 
-            async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
-                let caller = parts.extensions.get::<Caller>().cloned();
-                // The gate is in front of every handler.
-                let caller = caller.ok_or_else(|| Problem::unauthorized("nobody has asked who you are"))?;
+            async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiProblem> {
+                let caller = parts.extensions.get::<ApiCaller>().cloned();
+                // The authenticator runs before every handler.
+                let caller = caller.ok_or_else(|| ApiProblem::unauthorized("the request was not authenticated"))?;
                 caller.require(Right::$right).map(Self)
             }
         }
@@ -203,48 +199,48 @@ macro_rules! rights {
 }
 
 rights! {
-    /// Somebody who may look.
-    Reader = Read;
-    /// Somebody who may have nodes.
-    Requestor = Request;
-    /// Somebody who may look after nodes and images.
-    Operator = Operate;
-    /// Somebody who may do everything.
-    Admin = Admin;
+    /// A caller who may read.
+    ReadAccess = Read;
+    /// A caller who may request nodes.
+    RequestAccess = Request;
+    /// A caller who may manage nodes and images.
+    OperateAccess = Operate;
+    /// A caller who may do everything.
+    AdminAccess = Admin;
 }
 
-/// Somebody who may look at what tenants have.
+/// A caller who may read tenant data.
 #[derive(Debug, Clone)]
-pub(crate) struct Insider(pub(crate) Caller);
+pub(crate) struct TenantDataAccess(pub(crate) ApiCaller);
 
-impl<S: Send + Sync> FromRequestParts<S> for Insider {
-    type Rejection = Problem;
+impl<S: Send + Sync> FromRequestParts<S> for TenantDataAccess {
+    type Rejection = ApiProblem;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        let Reader(caller) = Reader::from_request_parts(parts, state).await?;
-        caller.inside().map(Self)
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiProblem> {
+        let ReadAccess(caller) = ReadAccess::from_request_parts(parts, state).await?;
+        caller.require_tenant_data().map(Self)
     }
 }
 
-/// How long the store may take for what is asked of it. Leases outlast its absence; clients need not.
-const CHANGE_PATIENCE: Duration = Duration::from_secs(30);
-/// The same where a client may want to wait, and somewhat more than it may.
-const LOOK_PATIENCE: Duration = Duration::from_secs(75);
+/// Timeout of requests that change something. The store keeps trying to reach its servers for longer than this.
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Timeout of reading requests, somewhat more than the longest `wait` that a client can ask for.
+const READ_TIMEOUT: Duration = Duration::from_secs(75);
 
-/// Where a request comes from.
+/// The address that a request comes from.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Peer(pub(crate) IpAddr);
+pub(crate) struct PeerAddress(pub(crate) IpAddr);
 
-/// Knows the tokens, and who was here how often.
+/// Authenticates requests and limits their rate.
 #[derive(Debug)]
-pub(crate) struct Gate {
-    tokens: watch::Receiver<Arc<Tokens>>,
+pub(crate) struct Authenticator {
+    tokens: watch::Receiver<Arc<TokenTable>>,
     config: watch::Receiver<Arc<Config>>,
-    buckets: Buckets,
+    rate_limiter: ApiRateLimiter,
 }
 
-impl Gate {
-    /// Follows the configuration as long as it lives. Must be called inside a runtime.
+impl Authenticator {
+    /// Follows the tokens in the configuration as long as it lives. Must be called inside a runtime.
     pub(crate) async fn open(
         config: watch::Receiver<Arc<Config>>,
         local: Option<LocalToken>,
@@ -252,91 +248,101 @@ impl Gate {
         Self {
             tokens: tokens::follow(config.clone(), local).await,
             config,
-            buckets: Buckets::default(),
+            rate_limiter: ApiRateLimiter::default(),
         }
     }
 
-    /// Who has sent this, and until when that is so.
-    fn caller(&self, sent: &Sent) -> Result<(Caller, Option<Timestamp>), Problem> {
-        match sent {
-            Sent::Nothing => Ok((anonymous(&self.config.borrow().api), None)),
-            Sent::Token(digest) => self.tokens.borrow().find(digest, now()),
+    /// Returns the caller with these credentials, and when they expire.
+    fn find_caller(
+        &self,
+        credentials: &RequestCredentials,
+    ) -> Result<(ApiCaller, Option<Timestamp>), ApiProblem> {
+        match credentials {
+            RequestCredentials::None => Ok((anonymous(&self.config.borrow().api), None)),
+            RequestCredentials::Token(digest) => self.tokens.borrow().find(digest, now()),
         }
     }
 
-    fn admit(&self, caller: &Caller, peer: Option<Peer>) -> Result<(), Problem> {
+    /// Counts a request against the caller's rate limit.
+    fn check_rate(&self, caller: &ApiCaller, peer: Option<PeerAddress>) -> Result<(), ApiProblem> {
         let rate = self.config.borrow().api.rate_limit;
         let key = match (&caller.name, peer) {
-            (Some(name), _) => Key::Token(Arc::clone(name)),
-            (None, Some(Peer(address))) => Key::Stranger(Stranger::at(address)),
-            (None, None) => Key::Stranger(Stranger::Unknown),
+            (Some(name), _) => RateKey::Token(Arc::clone(name)),
+            (None, Some(PeerAddress(address))) => RateKey::Anonymous(AnonymousPeer::at(address)),
+            (None, None) => RateKey::Anonymous(AnonymousPeer::Unknown),
         };
-        self.buckets.take(key, rate)
+        self.rate_limiter.acquire(key, rate)
     }
 }
 
-/// Somebody without a token.
-fn anonymous(api: &Api) -> Caller {
+/// Returns the caller without a token.
+fn anonymous(api: &ApiConfig) -> ApiCaller {
     let tenants = api.tokens.iter().any(|token| token.tenant.is_some());
-    Caller {
+    ApiCaller {
         name: None,
         right: match api.anonymous {
             AnonymousAccess::Read => Some(Right::Read),
             AnonymousAccess::None => None,
         },
-        sight: if tenants {
-            Sight::Nothing
+        visibility: if tenants {
+            Visibility::None
         } else {
-            Sight::Everything
+            Visibility::All
         },
     }
 }
 
-/// In front of every handler: who asks, and whether not too often.
-pub(crate) async fn check(
-    State(gate): State<Arc<Gate>>,
+/// The middleware in front of every handler: authenticates the request and limits its rate.
+pub(crate) async fn authenticate(
+    State(authenticator): State<Arc<Authenticator>>,
     mut request: Request,
     next: Next,
 ) -> Response {
-    let peer = request.extensions().get::<Peer>().copied();
-    let known = Sent::with(request.headers())
-        .and_then(|sent| gate.caller(&sent).map(|(caller, _)| (sent, caller)));
-    let (sent, caller) = match known {
+    let peer = request.extensions().get::<PeerAddress>().copied();
+    let known = RequestCredentials::from_headers(request.headers()).and_then(|credentials| {
+        authenticator
+            .find_caller(&credentials)
+            .map(|(caller, _)| (credentials, caller))
+    });
+    let (credentials, caller) = match known {
         Ok(known) => known,
         Err(problem) => {
-            // Guessing is limited as well.
-            let nobody = Caller {
+            // Wrong tokens count as well, so that guessing is limited.
+            let anonymous_caller = ApiCaller {
                 name: None,
                 right: None,
-                sight: Sight::Nothing,
+                visibility: Visibility::None,
             };
-            let problem = gate.admit(&nobody, peer).err().unwrap_or(problem);
+            let problem = authenticator
+                .check_rate(&anonymous_caller, peer)
+                .err()
+                .unwrap_or(problem);
             return problem.into_response();
         }
     };
-    if let Err(problem) = gate.admit(&caller, peer) {
+    if let Err(problem) = authenticator.check_rate(&caller, peer) {
         return problem.into_response();
     }
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let name = caller.name.clone();
-    let standing = Standing::new(gate, sent, caller.clone());
-    request.extensions_mut().insert(standing);
+    let revocation = RevocationWatch::new(authenticator, credentials, caller.clone());
+    request.extensions_mut().insert(revocation);
     request.extensions_mut().insert(caller);
-    let patience = if method.is_safe() {
-        LOOK_PATIENCE
+    let timeout = if method.is_safe() {
+        READ_TIMEOUT
     } else {
-        CHANGE_PATIENCE
+        CHANGE_TIMEOUT
     };
-    let response = match tokio::time::timeout(patience, next.run(request)).await {
+    let response = match tokio::time::timeout(timeout, next.run(request)).await {
         Ok(response) => response,
-        Err(_) => Problem::unavailable(
-            "the store does not answer; what was asked for may or may not have been done",
+        Err(_) => ApiProblem::unavailable(
+            "the store does not respond; the change may or may not have been made",
         )
         .into_response(),
     };
     if !method.is_safe() {
         let (name, status) = (name.as_deref().unwrap_or(""), response.status().as_u16());
-        tracing::info!(token = name, %method, path, status, "API");
+        tracing::info!(token = name, %method, path, status, "API request");
     }
     response
 }

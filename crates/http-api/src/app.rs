@@ -1,71 +1,71 @@
-//! What handlers work with.
+//! The state that handlers share.
 
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodeyard_api::{Explain, Views};
+use nodeyard_api::{RequestExplainer, StatusViews};
 use nodeyard_config::Config;
-use nodeyard_launcher::drain::DrainShape;
 use nodeyard_lease::Leases;
+use nodeyard_operations::drain::DrainShape;
 use nodeyard_store::registry::Registry;
 use nodeyard_store::view::View;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::answer::Result;
-use crate::events::Hub;
-use crate::problem::Problem;
+use crate::events::EventHub;
+use crate::problem::ApiProblem;
+use crate::response::Result;
 use crate::routes::components::ComponentShape;
 
-/// Cloning is cheap.
+/// The state that handlers share. Cloning is cheap.
 #[derive(Debug, Clone)]
-pub(crate) struct App(Arc<Inner>);
+pub(crate) struct ApiState(Arc<ApiStateInner>);
 
 #[derive(Debug)]
-pub(crate) struct Inner {
+pub(crate) struct ApiStateInner {
     pub(crate) registry: Registry,
-    pub(crate) views: Views,
+    pub(crate) views: StatusViews,
     pub(crate) leases: Leases,
     pub(crate) components: View<ComponentShape>,
     pub(crate) drains: View<DrainShape>,
     pub(crate) config: watch::Receiver<Arc<Config>>,
-    pub(crate) explain: Arc<dyn Explain>,
+    pub(crate) explain: Arc<dyn RequestExplainer>,
     pub(crate) ready: watch::Receiver<bool>,
-    pub(crate) hub: Hub,
-    /// One for each event stream there may be.
+    pub(crate) hub: EventHub,
+    /// One permit for each event stream that may be open.
     pub(crate) streams: Arc<Semaphore>,
-    /// Ends the streams.
+    /// Ends the event streams.
     pub(crate) shutdown: CancellationToken,
 }
 
-impl App {
-    pub(crate) fn new(inner: Inner) -> Self {
+impl ApiState {
+    pub(crate) fn new(inner: ApiStateInner) -> Self {
         Self(Arc::new(inner))
     }
 
-    /// What comes within the time; none after it.
+    /// Waits for `work` at most for `timeout`; returns None after that.
     pub(crate) async fn wait<T>(
         &self,
-        patience: Duration,
+        timeout: Duration,
         work: impl Future<Output = T> + Send,
     ) -> Result<Option<T>> {
         tokio::select! {
-            done = tokio::time::timeout(patience, work) => Ok(done.ok()),
-            () = self.shutdown.cancelled() => Err(Problem::unavailable("the server is about to end")),
+            done = tokio::time::timeout(timeout, work) => Ok(done.ok()),
+            () = self.shutdown.cancelled() => Err(ApiProblem::unavailable("the server is shutting down")),
         }
     }
 
-    /// The configuration in force.
+    /// Returns the current configuration.
     pub(crate) fn config(&self) -> Arc<Config> {
         Arc::clone(&self.config.borrow())
     }
 }
 
-impl Deref for App {
-    type Target = Inner;
+impl Deref for ApiState {
+    type Target = ApiStateInner;
 
-    fn deref(&self) -> &Inner {
+    fn deref(&self) -> &ApiStateInner {
         &self.0
     }
 }

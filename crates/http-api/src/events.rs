@@ -1,22 +1,21 @@
-//! Every change, as it happens, to any number of listeners.
+//! Change events for any number of clients.
 //!
 //! ```text
-//!    views ──changes──► feed ──► ring ──► stream ──► client
-//!                                  ╰────► stream ──► client
+//!    views ──changes──► publisher ──► buffer ──► stream ──► client
+//!                                       ╰──────► stream ──► client
 //! ```
 //!
-//! One task for each kind of record follows a view and turns a change into an [`Event`], written once as the bytes that
-//! go over the wire. The newest are kept in a [`ring`]; a stream is a place in it and nothing more, so thousands of
-//! them cost little, and a slow one keeps nothing alive. Who falls so far behind that events are missing, or comes
-//! back with an id from before a restart, is told to list again.
+//! One task per kind of record follows a view and turns each change into a [`ChangeEvent`], serialised once. The newest
+//! events are kept in a [`buffer`]; a stream is a position in it, so thousands of streams cost little and a slow one
+//! keeps nothing alive. A client that misses events, or resumes with an id from before a restart, gets a `reset` event.
 //!
-//! Views tell what has changed and not how often, so several quick changes of a record may be one event. Each holds
-//! the record as it then was; the last one is always the truth.
+//! Views report what has changed and not how often, so several quick changes of a record may become one event. Each
+//! event contains the current state of the record.
 
-mod feed;
-mod ring;
+mod buffer;
+mod publisher;
 mod stream;
-mod waiting;
+mod waiters;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -28,20 +27,21 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use utoipa::ToSchema;
 
-pub(crate) use feed::{Follow, Records, Subject, follow};
-pub(crate) use ring::Resume;
+pub(crate) use buffer::Resume;
+pub(crate) use publisher::{EventSource, EventSubject, ViewSource, publish_changes};
 pub(crate) use stream::body;
-pub(crate) use waiting::Waiting;
+pub(crate) use waiters::ChangeWaiters;
 
-use crate::access::Sight;
-use ring::Ring;
+use crate::access::Visibility;
+use buffer::EventBuffer;
 
-/// What a change is about.
+/// The kind of an object that changes.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema,
 )]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Kind {
+#[schema(as = Kind)]
+pub(crate) enum ObjectKind {
     Request,
     Lease,
     Scope,
@@ -54,7 +54,7 @@ pub(crate) enum Kind {
     Drain,
 }
 
-impl Kind {
+impl ObjectKind {
     pub(crate) const ALL: [Self; 10] = [
         Self::Request,
         Self::Lease,
@@ -83,58 +83,60 @@ impl Kind {
         }
     }
 
-    pub(crate) fn named(name: &str) -> Option<Self> {
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.as_str() == name)
     }
 
-    /// Whether tenants have their own, which others must not see.
-    pub(crate) fn is_tenants(self) -> bool {
+    /// Returns whether objects of this kind belong to tenants, which other tenants must not see.
+    pub(crate) fn belongs_to_tenants(self) -> bool {
         matches!(self, Self::Request | Self::Lease | Self::Scope | Self::Node)
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for ObjectKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
 }
 
-/// What happened to it.
+/// What happened to an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Happened {
+#[schema(as = Happened)]
+pub(crate) enum ChangeType {
     Created,
     Changed,
     Deleted,
 }
 
-/// A change, ready to be sent.
+/// A change of an object, serialised.
 #[derive(Debug)]
-pub(crate) struct Event {
-    pub(crate) kind: Kind,
+pub(crate) struct ChangeEvent {
+    pub(crate) kind: ObjectKind,
     pub(crate) id: Arc<str>,
     pub(crate) tenant: Option<TenantName>,
-    /// Ids of other things that it concerns, such as the request of a node.
+    /// Ids of other objects that it concerns, such as the request of a node.
     pub(crate) related: Box<[Arc<str>]>,
-    /// As the wire wants it.
+    /// The server-sent event.
     pub(crate) frame: Bytes,
 }
 
-/// What a listener wants to hear, and may.
+/// Selects the events of a stream.
 #[derive(Debug, Clone)]
-pub(crate) struct Filter {
-    /// All if there are none.
-    pub(crate) kinds: BTreeSet<Kind>,
-    /// Only what is about this, or related to it.
+pub(crate) struct EventFilter {
+    /// Empty for all kinds.
+    pub(crate) kinds: BTreeSet<ObjectKind>,
+    /// Selects only events about the object with this id, or related to it.
     pub(crate) about: Option<String>,
-    /// Of what tenants have; the rest is everybody's.
-    pub(crate) sight: Sight,
+    /// Which tenants' objects are visible; others are visible to all.
+    pub(crate) visibility: Visibility,
 }
 
-impl Filter {
-    pub(crate) fn wants(&self, event: &Event) -> bool {
+impl EventFilter {
+    pub(crate) fn matches(&self, event: &ChangeEvent) -> bool {
         let kind = self.kinds.is_empty() || self.kinds.contains(&event.kind);
-        let visible = !event.kind.is_tenants() || self.sight.sees(event.tenant.as_ref());
+        let visible =
+            !event.kind.belongs_to_tenants() || self.visibility.sees(event.tenant.as_ref());
         let about = self.about.as_ref().is_none_or(|about| {
             *event.id == **about || event.related.iter().any(|id| **id == **about)
         });
@@ -142,35 +144,35 @@ impl Filter {
     }
 }
 
-/// Where events come from and go to. Cloning is cheap.
+/// Receives events and serves the streams. Cloning is cheap.
 #[derive(Debug, Clone)]
-pub(crate) struct Hub {
-    ring: Arc<Ring>,
-    /// Wakes the streams; tells nothing itself.
-    news: watch::Sender<()>,
-    pub(crate) waiting: Arc<Waiting>,
+pub(crate) struct EventHub {
+    buffer: Arc<EventBuffer>,
+    /// Wakes the streams; carries no data.
+    wakeup: watch::Sender<()>,
+    pub(crate) waiters: Arc<ChangeWaiters>,
 }
 
-impl Default for Hub {
+impl Default for EventHub {
     fn default() -> Self {
         Self {
-            ring: Arc::new(Ring::new()),
-            news: watch::Sender::new(()),
-            waiting: Arc::default(),
+            buffer: Arc::new(EventBuffer::new()),
+            wakeup: watch::Sender::new(()),
+            waiters: Arc::default(),
         }
     }
 }
 
-impl Hub {
-    /// What the id of an event is made of: where it stands, in this run of the process.
-    fn publish(&self, make: impl FnOnce(&ring::EventId) -> Event) {
-        self.ring.push(make);
-        self.news.send_replace(());
+impl EventHub {
+    /// Adds an event; `make` gets its id.
+    fn publish(&self, make: impl FnOnce(&buffer::EventId) -> ChangeEvent) {
+        self.buffer.push(make);
+        self.wakeup.send_replace(());
     }
 
-    /// Events are missing from here on, for everybody.
+    /// Drops all events, so that every stream sends a `reset`.
     fn interrupt(&self) {
-        self.ring.interrupt();
-        self.news.send_replace(());
+        self.buffer.interrupt();
+        self.wakeup.send_replace(());
     }
 }

@@ -1,4 +1,4 @@
-//! What handlers get out of a request: bodies, parameters and parts of paths, or the problem with them.
+//! Extractors: request bodies, query parameters and path parameters, or the problem with them.
 
 use std::time::Duration;
 
@@ -13,35 +13,35 @@ use nodeyard_lease::MAX_TEXT;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_path_to_error::Segment;
 
-use crate::problem::Problem;
+use crate::problem::ApiProblem;
 
-/// No body that makes sense is nearly as long.
+/// The maximum size of a body.
 pub(crate) const BODY_BYTES: usize = 64 * 1024;
 
-/// For all of a body to come.
-const BODY_PATIENCE: Duration = Duration::from_secs(20);
+/// The timeout for receiving a body.
+const BODY_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A JSON body. An absent one is `T`'s default where `T` has nothing that must be said.
-pub(crate) struct Json<T>(pub(crate) T);
+/// A JSON body.
+pub(crate) struct JsonBody<T>(pub(crate) T);
 
-impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
-    type Rejection = Problem;
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
+    type Rejection = ApiProblem;
 
-    async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
+    async fn from_request(request: Request, _: &S) -> Result<Self, ApiProblem> {
         if !is_json(request.headers()) {
-            return Err(Problem::unsupported_media_type());
+            return Err(ApiProblem::unsupported_media_type());
         }
         parse(&read(request).await?).map(Self)
     }
 }
 
-/// A JSON body that may be left out, and its media type with it.
-pub(crate) struct OptionalJson<T>(pub(crate) T);
+/// A JSON body that may be missing, with its media type; then it is the default.
+pub(crate) struct OptionalJsonBody<T>(pub(crate) T);
 
-impl<S: Send + Sync, T: DeserializeOwned + Default> FromRequest<S> for OptionalJson<T> {
-    type Rejection = Problem;
+impl<S: Send + Sync, T: DeserializeOwned + Default> FromRequest<S> for OptionalJsonBody<T> {
+    type Rejection = ApiProblem;
 
-    async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
+    async fn from_request(request: Request, _: &S) -> Result<Self, ApiProblem> {
         let typed = request.headers().contains_key(header::CONTENT_TYPE);
         let is_json = is_json(request.headers());
         let body = read(request).await?;
@@ -49,23 +49,23 @@ impl<S: Send + Sync, T: DeserializeOwned + Default> FromRequest<S> for OptionalJ
             return Ok(Self(T::default()));
         }
         if typed && !is_json {
-            return Err(Problem::unsupported_media_type());
+            return Err(ApiProblem::unsupported_media_type());
         }
         parse(&body).map(Self)
     }
 }
 
-async fn read(request: Request) -> Result<Bytes, Problem> {
+async fn read(request: Request) -> Result<Bytes, ApiProblem> {
     let body = Limited::new(request.into_body(), BODY_BYTES).collect();
-    match tokio::time::timeout(BODY_PATIENCE, body).await {
+    match tokio::time::timeout(BODY_TIMEOUT, body).await {
         Ok(Ok(body)) => Ok(body.to_bytes()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => {
-            Err(Problem::body_too_large(BODY_BYTES))
+            Err(ApiProblem::body_too_large(BODY_BYTES))
         }
-        Ok(Err(_)) => Err(Problem::bad_request("the body ended before its time")),
-        Err(_) => Err(Problem::too_slow(format!(
-            "the body did not come within {} s",
-            BODY_PATIENCE.as_secs()
+        Ok(Err(_)) => Err(ApiProblem::bad_request("the body is incomplete")),
+        Err(_) => Err(ApiProblem::too_slow(format!(
+            "the body was not received within {} s",
+            BODY_TIMEOUT.as_secs()
         ))),
     }
 }
@@ -77,11 +77,11 @@ fn is_json(headers: &HeaderMap) -> bool {
     essence.eq_ignore_ascii_case("application/json")
 }
 
-fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
-    // A list of the values of its fields would be as good to serde.
+fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiProblem> {
+    // serde would also accept an array of the field values.
     if body.trim_ascii_start().first() != Some(&b'{') {
         return Err(match serde_json::from_slice::<IgnoredAny>(body) {
-            Ok(_) => Problem::invalid_body("", "expected an object"),
+            Ok(_) => ApiProblem::invalid_body("", "expected an object"),
             Err(error) => wrong("", &error),
         });
     }
@@ -94,15 +94,15 @@ fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
     Ok(value)
 }
 
-fn wrong(pointer: &str, error: &serde_json::Error) -> Problem {
+fn wrong(pointer: &str, error: &serde_json::Error) -> ApiProblem {
     use serde_json::error::Category;
     match error.classify() {
-        Category::Data => Problem::invalid_body(pointer, bare(error)),
-        _ => Problem::bad_request(format!("the body is not JSON: {error}")),
+        Category::Data => ApiProblem::invalid_body(pointer, bare(error)),
+        _ => ApiProblem::bad_request(format!("the body is not JSON: {error}")),
     }
 }
 
-/// Without the line and column: the pointer says where it is.
+/// Returns the message without line and column, because the pointer shows where the error is.
 fn bare(error: &serde_json::Error) -> String {
     let text = error.to_string();
     match text.rsplit_once(" at line ") {
@@ -127,66 +127,65 @@ fn pointer(path: &serde_path_to_error::Path) -> String {
     pointer
 }
 
-/// Parameters after the question mark. One that is not known is an error: a misspelt filter would show
-/// everything.
-pub(crate) struct Query<T>(pub(crate) T);
+/// Query parameters. Unknown ones are errors, because a misspelt filter would match everything.
+pub(crate) struct QueryParams<T>(pub(crate) T);
 
-impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
-    type Rejection = Problem;
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for QueryParams<T> {
+    type Rejection = ApiProblem;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiProblem> {
         let query = axum::extract::Query::<T>::try_from_uri(&parts.uri);
         let axum::extract::Query(query) = query.map_err(|error| {
             let text = error.body_text();
             let text = text
                 .strip_prefix("Failed to deserialize query string: ")
                 .unwrap_or(&text);
-            Problem::bad_request(format!("the parameters of the address are wrong: {text}"))
+            ApiProblem::bad_request(format!("invalid query parameters: {text}"))
         })?;
         Ok(Self(query))
     }
 }
 
-/// What stands at the places of a path. Something that cannot be an id is the id of nothing.
-pub(crate) struct Named<T>(pub(crate) T);
+/// Path parameters. Values that are not valid ids are reported as not found.
+pub(crate) struct PathParams<T>(pub(crate) T);
 
-impl<S: Send + Sync, T: DeserializeOwned + Send + 'static> FromRequestParts<S> for Named<T> {
-    type Rejection = Problem;
+impl<S: Send + Sync, T: DeserializeOwned + Send + 'static> FromRequestParts<S> for PathParams<T> {
+    type Rejection = ApiProblem;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiProblem> {
         let path: Result<Path<T>, PathRejection> = parts.extract().await;
         match path {
             Ok(Path(names)) => Ok(Self(names)),
-            Err(error) => Err(Problem::not_found(error.body_text())),
+            Err(error) => Err(ApiProblem::not_found(error.body_text())),
         }
     }
 }
 
-/// The field at `pointer` is to be a name or a remark.
-pub(crate) fn check_plain(pointer: &str, text: &str) -> Result<(), Problem> {
-    if is_short(text) && !text.chars().any(char::is_control) {
+/// Checks a name or comment in the field at `pointer`.
+pub(crate) fn check_short_text(pointer: &str, text: &str) -> Result<(), ApiProblem> {
+    if has_name_length(text) && !text.chars().any(char::is_control) {
         return Ok(());
     }
-    let why = format!("it must have 1 to {MAX_TEXT} characters, none of them a control character");
-    Err(Problem::invalid_body(pointer, why))
+    let text = format!("it must have 1 to {MAX_TEXT} characters, none of them a control character");
+    Err(ApiProblem::invalid_body(pointer, text))
 }
 
-/// Whether a text has the length of a name.
-pub(crate) fn is_short(text: &str) -> bool {
+/// Returns whether a text has the length of a name.
+pub(crate) fn has_name_length(text: &str) -> bool {
     (1..=MAX_TEXT).contains(&text.chars().count())
 }
 
-/// Makes what a client sends twice happen once.
+/// The key that makes repeated requests take effect only once.
 #[derive(Debug, Clone)]
 pub(crate) struct IdempotencyKey(pub(crate) Option<String>);
 
-/// Long enough for every kind of id.
+/// The maximum length of a key.
 const KEY_BYTES: usize = 128;
 
 impl<S: Send + Sync> FromRequestParts<S> for IdempotencyKey {
-    type Rejection = Problem;
+    type Rejection = ApiProblem;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiProblem> {
         let mut keys = parts.headers.get_all("idempotency-key").iter();
         let Some(key) = keys.next() else {
             return Ok(Self(None));
@@ -197,8 +196,8 @@ impl<S: Send + Sync> FromRequestParts<S> for IdempotencyKey {
         });
         match key {
             Some(key) => Ok(Self(Some(key.to_owned()))),
-            None => Err(Problem::bad_request(format!(
-                "an idempotency-key is one text of 1 to {KEY_BYTES} visible ASCII characters"
+            None => Err(ApiProblem::bad_request(format!(
+                "`idempotency-key` must be a single value of 1 to {KEY_BYTES} visible ASCII characters"
             ))),
         }
     }
@@ -233,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_field_is_pointed_at() {
+    fn an_invalid_field_is_named() {
         for (body, status, pointer, detail) in [
             (
                 r#"{"labels": ["a", 5]}"#,
@@ -274,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_json_is_no_body() {
+    fn bodies_that_are_not_json_are_rejected() {
         for body in [
             "",
             "{",

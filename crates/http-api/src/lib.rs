@@ -1,4 +1,4 @@
-//! The HTTP API, version 1: requests, leases, nodes, images and their changes, for programs that are not Zuul.
+//! The HTTP API, version 1: requests, leases, nodes, images and change events, for programs other than Zuul.
 //!
 //! ```text
 //!    client ──► server ──► access ──► routes ──► views, registry, leases
@@ -6,38 +6,38 @@
 //!       ╰───────── events ◄── views      ╰──► openapi
 //! ```
 //!
-//! * [`server`]: from a port to a request, with limits on everything a client could take too much of.
-//! * [`access`]: who asks, and what that one may do.
-//! * [`routes`]: every path, with its description beside its handler.
-//! * [`events`]: every change as it happens, to any number of listeners.
-//! * [`problem`]: the one shape of all errors.
+//! * [`server`]: connections, TLS, and limits on what a client can use.
+//! * [`access`]: authentication, authorization and rate limits.
+//! * [`routes`]: the handlers, with their OpenAPI descriptions.
+//! * [`events`]: change events for any number of clients.
+//! * [`problem`]: the format of all errors.
 //!
-//! Reading looks at views only, so it costs the store nothing. What is changed is changed by the same functions that
-//! the command line uses.
+//! Reading uses cached views only, so it causes no load on the store. Changes are made by the functions that the
+//! command line uses.
 
 mod access;
-mod answer;
 mod app;
 mod events;
 mod extract;
+mod integer;
 mod openapi;
 mod page;
 mod problem;
+mod response;
 mod routes;
 mod schema;
 mod server;
 mod time;
-mod whole;
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use nodeyard_api::{Explain, Views};
+use nodeyard_api::{RequestExplainer, StatusViews};
 use nodeyard_config::Config;
-use nodeyard_launcher::drain::DrainShape;
 use nodeyard_lease::Leases;
 use nodeyard_model::layout;
+use nodeyard_operations::drain::DrainShape;
 use nodeyard_store::registry::Registry;
 use nodeyard_store::view::View;
 use nodeyard_store::{Tree, TreePath};
@@ -46,45 +46,45 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use access::{LocalToken, LocalTokenError};
-pub use server::{BindError, TlsError};
+pub use server::{ApiBindError, ApiTlsError};
 
-use access::Gate;
-use app::{App, Inner};
-use events::{Hub, Records, follow};
+use access::Authenticator;
+use app::{ApiState, ApiStateInner};
+use events::{EventHub, ViewSource, publish_changes};
 use routes::{builds, components, drains, images, leases, nodes, providers, requests, scopes};
-use server::{CONNECTIONS, Listener};
+use server::{ApiListener, CONNECTIONS};
 
-/// The rest of the connections is for everything else.
+/// The maximum number of event streams, which leaves connections for other requests.
 const STREAMS: usize = CONNECTIONS - 384;
 
-/// What the API is made from.
+/// The services that the API is an interface to.
 #[derive(Debug, Clone)]
-pub struct Sources {
+pub struct ApiSources {
     pub registry: Registry,
-    pub views: Views,
+    pub views: StatusViews,
     pub leases: Leases,
-    /// The configuration in force, and those that follow it. The address is that of the first one.
+    /// The configuration and its changes. The listening address is that of the first one.
     pub config: watch::Receiver<Arc<Config>>,
-    pub explain: Arc<dyn Explain>,
-    /// True once the launcher works.
+    pub explain: Arc<dyn RequestExplainer>,
+    /// Whether the launcher has completed its first pass.
     pub ready: watch::Receiver<bool>,
-    /// Allows everything; for commands on this host.
+    /// The local token, which allows everything.
     pub local_token: Option<LocalToken>,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
-    Bind(#[from] BindError),
-    #[error("the API cannot follow the store")]
+    Bind(#[from] ApiBindError),
+    #[error("failed to open the store's views for the API")]
     Store(#[from] nodeyard_store::Error),
 }
 
-/// A server that has its port but does not answer yet.
+/// A server that listens but does not serve yet.
 pub struct HttpApi {
-    listener: Listener,
-    gate: Arc<Gate>,
-    app: App,
+    listener: ApiListener,
+    authenticator: Arc<Authenticator>,
+    app: ApiState,
 }
 
 impl fmt::Debug for HttpApi {
@@ -94,9 +94,9 @@ impl fmt::Debug for HttpApi {
 }
 
 impl HttpApi {
-    /// Takes the port of the configuration. Must be called inside a runtime.
-    pub async fn bind(sources: Sources) -> Result<Self, Error> {
-        let Sources {
+    /// Opens the configured port. Must be called inside a runtime.
+    pub async fn bind(sources: ApiSources) -> Result<Self, Error> {
+        let ApiSources {
             registry,
             views,
             leases,
@@ -106,14 +106,14 @@ impl HttpApi {
             local_token,
         } = sources;
         let first = Arc::clone(&config.borrow());
-        let listener = Listener::bind(&first.api).await?;
+        let listener = ApiListener::bind(&first.api).await?;
         let tree: &Arc<dyn Tree> = registry.tree();
         let path = TreePath::new(layout::COMPONENTS).map_err(nodeyard_store::Error::from)?;
         let components = View::open(Arc::clone(tree), path, components::ComponentShape);
         let path = TreePath::new(layout::DRAINS).map_err(nodeyard_store::Error::from)?;
         let drains = View::open(Arc::clone(tree), path, DrainShape);
-        let gate = Arc::new(Gate::open(config.clone(), local_token).await);
-        let app = App::new(Inner {
+        let authenticator = Arc::new(Authenticator::open(config.clone(), local_token).await);
+        let app = ApiState::new(ApiStateInner {
             views,
             leases,
             components,
@@ -121,70 +121,64 @@ impl HttpApi {
             config,
             explain,
             ready,
-            hub: Hub::default(),
+            hub: EventHub::default(),
             streams: Arc::new(Semaphore::new(STREAMS)),
             shutdown: CancellationToken::new(),
             registry,
         });
         Ok(Self {
             listener,
-            gate,
+            authenticator,
             app,
         })
     }
 
-    /// Tells the port that the system has chosen for port 0.
+    /// Returns the bound address, with the port that the system chose for port 0.
     pub fn local_addr(&self) -> std::io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// Answers until `shutdown`, then finishes the answers under way.
+    /// Serves until `shutdown`, then finishes the requests in progress.
     pub async fn run(self, shutdown: CancellationToken) {
         let Self {
             listener,
-            gate,
+            authenticator,
             app,
         } = self;
-        let feeds = feeds(&app, &shutdown);
-        let router = routes::router(app.clone(), gate);
+        let publishers = publishers(&app, &shutdown);
+        let router = routes::router(app.clone(), authenticator);
         let ending = async {
             shutdown.cancelled().await;
             app.shutdown.cancel();
         };
         tokio::join!(listener.serve(router, shutdown.clone()), ending);
-        feeds.close();
-        feeds.wait().await;
+        publishers.close();
+        publishers.wait().await;
     }
 }
 
-/// A task for each kind of record.
-fn feeds(app: &App, shutdown: &CancellationToken) -> TaskTracker {
-    let feeds = TaskTracker::new();
-    macro_rules! feed {
-        ($by:expr) => {
-            feeds.spawn(follow(app.hub.clone(), $by, shutdown.clone()));
+/// Starts an event publisher for each kind of object.
+fn publishers(app: &ApiState, shutdown: &CancellationToken) -> TaskTracker {
+    let publishers = TaskTracker::new();
+    macro_rules! publish {
+        ($source:expr) => {
+            publishers.spawn(publish_changes(app.hub.clone(), $source, shutdown.clone()));
         };
-        ($view:expr, $tell:path) => {
-            feed!(Records {
+        ($view:expr, $to_event:path) => {
+            publish!(ViewSource {
                 view: $view.clone(),
-                tell: $tell,
+                to_event: $to_event,
             });
         };
     }
-    feed!(app.views.requests, requests::tell);
-    feed!(app.views.nodes, nodes::tell);
-    feed!(app.views.images, builds::tell);
-    feed!(app.views.pools, providers::tell);
-    feed!(app.components, components::tell);
-    feed!(app.drains, drains::tell);
-    feed!(images::ImageFeed(app.views.marks.clone()));
-    feed!(leases::LeaseFeed(app.leases.clone()));
-    feed!(scopes::ScopeFeed(app.leases.clone()));
-    feeds
-}
-
-/// The OpenAPI document, as it is checked in.
-pub fn openapi_json() -> String {
-    let json = routes::document().to_pretty_json();
-    json.unwrap_or_default() + "\n"
+    publish!(app.views.requests, requests::to_event);
+    publish!(app.views.nodes, nodes::to_event);
+    publish!(app.views.images, builds::to_event);
+    publish!(app.views.pools, providers::to_event);
+    publish!(app.components, components::to_event);
+    publish!(app.drains, drains::to_event);
+    publish!(images::ImageEventSource(app.views.image_markers.clone()));
+    publish!(leases::LeaseSource(app.leases.clone()));
+    publish!(scopes::ScopeSource(app.leases.clone()));
+    publishers
 }

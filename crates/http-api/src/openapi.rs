@@ -1,4 +1,4 @@
-//! The document that describes the API: what goes around the paths, and the answers that all of them can give.
+//! The parts of the OpenAPI document that are not about single paths, and the responses that all operations have.
 
 use utoipa::openapi::path::{Operation, Parameter, PathItem};
 use utoipa::openapi::schema::{Schema, SchemaType, Type};
@@ -11,34 +11,31 @@ use utoipa::openapi::{
 use utoipa::{PartialSchema as _, ToSchema as _};
 
 use crate::access::Right;
-use crate::events::{Happened, Kind};
+use crate::events::{ChangeType, ObjectKind};
 use crate::extract::BODY_BYTES;
-use crate::problem::{self, FieldError, Problem};
+use crate::problem::{self, ApiProblem, FieldError};
 use crate::routes::events::EventData;
 use crate::schema;
 
 const TAGS: [(&str, &str); 8] = [
-    ("info", "What answers here."),
-    (
-        "requests",
-        "What was asked for: by Zuul, or by way of a lease.",
-    ),
-    (
-        "leases",
-        "Getting nodes, keeping them and giving them back.",
-    ),
-    ("scopes", "Names that own several leases."),
+    ("info", "Information about the server."),
+    ("requests", "Node requests, by Zuul or for a lease."),
+    ("leases", "Requesting nodes, keeping and releasing them."),
+    ("scopes", "Named owners of several leases."),
     ("nodes", "Machines, pods and slots."),
     ("images", "Images, their builds, and the uploads of these."),
-    ("providers", "Where nodes come from."),
-    ("drains", "What is to accept nothing new."),
+    ("providers", "Providers, pools and labels."),
+    (
+        "drains",
+        "Launchers, providers, pools and labels that accept no new requests.",
+    ),
 ];
 
-/// What stands around the paths.
-pub(crate) fn frame() -> OpenApi {
+/// Returns the document without paths.
+pub(crate) fn base_document() -> OpenApi {
     let tags: Vec<Tag> = TAGS
         .into_iter()
-        .chain([("events", "Changes, as they happen.")])
+        .chain([("events", "A stream of changes.")])
         .map(|(name, text)| TagBuilder::new().name(name).description(Some(text)).build())
         .collect();
     let token = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
@@ -48,17 +45,17 @@ pub(crate) fn frame() -> OpenApi {
             $(components = components.schema(<$schema>::name(), <$schema>::schema());)*
         };
     }
-    // Those that only parameters and texts refer to are not collected from the paths.
+    // Schemas that only parameters and texts refer to are not collected from the paths.
     describe!(
-        schema::Cursor,
-        schema::Drained,
-        schema::IdempotencyKey,
-        Problem,
+        schema::CursorSchema,
+        schema::DrainedSchema,
+        schema::IdempotencyKeySchema,
+        ApiProblem,
         FieldError,
         Right,
         EventData,
-        Kind,
-        Happened,
+        ObjectKind,
+        ChangeType,
     );
     OpenApiBuilder::new()
         .info(info())
@@ -73,21 +70,21 @@ fn info() -> Info {
         .title("Nodeyard")
         .version("1")
         .description(Some(
-            "Machines for CI, for programs that are not Zuul. A lease gets nodes and keeps them for as long as it is \
-             renewed. Lists are paged: `next` is the `cursor` of the next page. Every error is a problem as RFC 9457 \
-             describes it. Reading needs no token unless the configuration says so, or has tokens of tenants and it is \
-             about requests, leases, scopes or nodes. A token goes into the header `authorization: Bearer TOKEN`.",
+            "Machines for CI, for programs that are not Zuul. A lease requests nodes and keeps them as long as it is \
+             renewed. Lists are paged: `next` is the `cursor` of the next page. Errors are problems as described in RFC 9457. \
+             Reading needs no token unless the configuration requires one, or has tokens with tenants and the request is for \
+             requests, leases, scopes or nodes. Send a token in the header `authorization: Bearer TOKEN`.",
         ))
         .license(Some(License::new("Apache-2.0")))
         .build()
 }
 
-/// Adds the answers that every operation can give.
-pub(crate) fn finish(document: &mut OpenApi) {
+/// Adds the responses that every operation can return.
+pub(crate) fn add_responses(document: &mut OpenApi) {
     for (path, item) in &mut document.paths.paths {
-        let named = path.contains('{');
+        let has_parameters = path.contains('{');
         for operation in operations(item) {
-            common(operation, named);
+            add_common_responses(operation, has_parameters);
             let parameters = operation.parameters.iter_mut().flatten();
             for parameter in parameters {
                 if let RefOr::T(Parameter {
@@ -95,7 +92,7 @@ pub(crate) fn finish(document: &mut OpenApi) {
                     ..
                 }) = parameter
                 {
-                    without_null(schema);
+                    remove_null(schema);
                 }
             }
         }
@@ -114,52 +111,59 @@ fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
     .flatten()
 }
 
-fn common(operation: &mut Operation, named: bool) {
-    let mut answers = vec![
-        ("400", "The address or the body cannot be read.".to_owned()),
+fn add_common_responses(operation: &mut Operation, has_parameters: bool) {
+    let mut common_responses = vec![
+        (
+            "400",
+            "The path, the query or the body is invalid.".to_owned(),
+        ),
         (
             "401",
-            "A token is needed, or the one that was sent is not known or has expired.".to_owned(),
+            "A token is needed, or the token is unknown or has expired.".to_owned(),
         ),
         (
             "403",
-            "The token does not have the right, which `right` names.".to_owned(),
+            "The token does not have the right named by `right`.".to_owned(),
         ),
         (
             "429",
             "Too many requests; `retry-after` says when to try again.".to_owned(),
         ),
-        ("500", "Our fault; the log has the reason.".to_owned()),
+        ("500", "Internal error; the log has the cause.".to_owned()),
         (
             "503",
-            "Not now: the store cannot be reached, or there are too many of something.".to_owned(),
+            "Temporarily unavailable: the store cannot be reached, or a limit is reached."
+                .to_owned(),
         ),
     ];
-    if named {
-        answers.push((
+    if has_parameters {
+        common_responses.push((
             "404",
-            "There is no such thing, or it is another tenant's.".to_owned(),
+            "It does not exist, or belongs to another tenant.".to_owned(),
         ));
     }
     if operation.request_body.is_some() {
-        answers.push(("408", "The body did not come in time.".to_owned()));
-        answers.push(("413", format!("The body has more than {BODY_BYTES} bytes.")));
-        answers.push(("415", "The body is not `application/json`.".to_owned()));
-        answers.push((
+        common_responses.push(("408", "The body was not received in time.".to_owned()));
+        common_responses.push((
+            "413",
+            format!("The body is larger than {BODY_BYTES} bytes."),
+        ));
+        common_responses.push(("415", "The body is not `application/json`.".to_owned()));
+        common_responses.push((
             "422",
-            "A field of the body is wrong; `errors` points at it.".to_owned(),
+            "A field of the body is invalid; `errors` names it.".to_owned(),
         ));
     }
-    for (status, text) in answers {
+    for (status, text) in common_responses {
         let responses = &mut operation.responses.responses;
         responses
             .entry(status.to_owned())
-            .or_insert_with(|| RefOr::T(answer(&text)));
+            .or_insert_with(|| RefOr::T(response(&text)));
     }
 }
 
-/// A parameter is there or not; it is never null.
-fn without_null(schema: &mut RefOr<Schema>) {
+/// Removes null from the type of an optional parameter, because a parameter cannot be null.
+fn remove_null(schema: &mut RefOr<Schema>) {
     let is_null = |schema: &RefOr<Schema>| match schema {
         RefOr::T(Schema::Object(object)) => object.schema_type == SchemaType::Type(Type::Null),
         _ => false,
@@ -182,7 +186,7 @@ fn without_null(schema: &mut RefOr<Schema>) {
     }
 }
 
-fn answer(text: &str) -> Response {
+fn response(text: &str) -> Response {
     let content = ContentBuilder::new()
         .schema(Some(Ref::from_schema_name("Problem")))
         .build();

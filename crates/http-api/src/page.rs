@@ -1,59 +1,60 @@
-//! Long lists, a page at a time.
+//! Pagination of lists.
 //!
-//! A list is in the order of its ids. A cursor is the last id that was shown, so pages neither repeat nor skip what
-//! stays while others come and go. Clients must not read anything into a cursor.
+//! Lists are sorted by id. A cursor is the last id of a page, so pages neither repeat nor skip objects while others are
+//! created and deleted. Clients must treat cursors as opaque.
 
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use crate::problem::Problem;
+use crate::problem::ApiProblem;
 use crate::schema;
 
 const DEFAULT: u32 = 100;
-pub(crate) const MOST: u32 = 1000;
+pub(crate) const MAX_LIMIT: u32 = 1000;
 
-/// A part of a list.
+/// A page of a list.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Page<T> {
-    /// In the order of their ids.
+#[schema(as = Page)]
+pub(crate) struct ListPage<T> {
+    /// Sorted by id.
     pub(crate) items: Vec<T>,
     /// The `cursor` of the next page; null on the last one.
     pub(crate) next: Option<String>,
 }
 
-/// What part of a list to show.
+/// Which page to return.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PageQuery {
-    /// How many to list at once.
+    /// The maximum number of items.
     #[param(minimum = 1, maximum = 1000, default = 100)]
     pub(crate) limit: Option<u32>,
-    /// The `next` of the page before.
-    #[param(value_type = Option<schema::Cursor>)]
+    /// The `next` of the previous page.
+    #[param(value_type = Option<schema::CursorSchema>)]
     pub(crate) cursor: Option<String>,
 }
 
-/// Where a page begins and how long it is.
+/// Where a page starts and how long it is.
 #[derive(Debug, Clone)]
-pub(crate) struct Place {
-    /// The text of the last id that was shown; all ids are in the order of their texts.
+pub(crate) struct Pagination {
+    /// The text of the last id of the previous page; ids are sorted by their texts.
     after: Option<Vec<u8>>,
     limit: usize,
 }
 
-impl Place {
-    pub(crate) fn new(limit: Option<u32>, cursor: Option<&str>) -> Result<Self, Problem> {
+impl Pagination {
+    pub(crate) fn new(limit: Option<u32>, cursor: Option<&str>) -> Result<Self, ApiProblem> {
         let limit = limit.unwrap_or(DEFAULT);
-        if !(1..=MOST).contains(&limit) {
-            return Err(Problem::bad_request(format!(
-                "`limit` is {limit}; it must be from 1 to {MOST}"
+        if !(1..=MAX_LIMIT).contains(&limit) {
+            return Err(ApiProblem::bad_request(format!(
+                "`limit` is {limit}; it must be from 1 to {MAX_LIMIT}"
             )));
         }
         let after = match cursor {
             None => None,
             Some(cursor) => Some(decode(cursor).ok_or_else(|| {
-                Problem::bad_request("`cursor` must be the `next` of an earlier page")
+                ApiProblem::bad_request("`cursor` must be the `next` of an earlier page")
             })?),
         };
         Ok(Self {
@@ -62,15 +63,18 @@ impl Place {
         })
     }
 
-    /// Whether something with this id belongs to this page or to a later one.
-    pub(crate) fn is_before(&self, id: &impl ToString) -> bool {
+    /// Returns whether an object with this id belongs to this page or to a later one.
+    pub(crate) fn starts_before(&self, id: &impl ToString) -> bool {
         let after = self.after.as_ref();
         after.is_none_or(|after| &**after < id.to_string().as_bytes())
     }
 
-    /// The page, from what comes in the order of ids.
-    pub(crate) fn fill<I: ToString, T>(&self, all: impl IntoIterator<Item = (I, T)>) -> Page<T> {
-        let mut rest = all.into_iter().filter(|(id, _)| self.is_before(id));
+    /// Returns the page from objects sorted by id.
+    pub(crate) fn page<I: ToString, T>(
+        &self,
+        all: impl IntoIterator<Item = (I, T)>,
+    ) -> ListPage<T> {
+        let mut rest = all.into_iter().filter(|(id, _)| self.starts_before(id));
         let mut items = Vec::new();
         let mut last = None;
         for (id, item) in rest.by_ref().take(self.limit) {
@@ -79,7 +83,7 @@ impl Place {
         }
         let more = rest.next().is_some();
         let next = last.filter(|_| more).map(|id| encode(&id.to_string()));
-        Page { items, next }
+        ListPage { items, next }
     }
 }
 
@@ -106,13 +110,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_follow_one_another() {
+    fn pages_cover_the_whole_list() {
         let all = || (0..7_u32).map(|id| (id, id));
         let mut seen = Vec::new();
         let mut cursor = None;
         loop {
-            let place = Place::new(Some(3), cursor.as_deref()).unwrap();
-            let page = place.fill(all());
+            let pagination = Pagination::new(Some(3), cursor.as_deref()).unwrap();
+            let page = pagination.page(all());
             assert!(page.items.len() <= 3);
             seen.extend(page.items);
             cursor = page.next;
@@ -124,17 +128,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_cursor_is_refused() {
+    fn invalid_cursors_are_rejected() {
         for (limit, cursor) in [
             (Some(0), None),
-            (Some(MOST + 1), None),
+            (Some(MAX_LIMIT + 1), None),
             (None, Some("")),
             (None, Some("?")),
             (None, Some("abc")),
             (None, Some("AB")),
             (None, Some("\u{fc}")),
         ] {
-            assert!(Place::new(limit, cursor).is_err(), "{limit:?} {cursor:?}");
+            assert!(
+                Pagination::new(limit, cursor).is_err(),
+                "{limit:?} {cursor:?}"
+            );
         }
     }
 }

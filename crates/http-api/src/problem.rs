@@ -1,7 +1,7 @@
-//! Errors as RFC 9457 describes them: one shape for everything that goes wrong.
+//! Errors as described in RFC 9457.
 //!
-//! `type` is what programs compare, `detail` is what people read. Neither ever holds a token, nor the text of an
-//! error from below that might: those go to the log.
+//! Programs compare `type`, people read `detail`. Neither contains a token, nor the text of an internal error that
+//! might: those go to the log.
 
 use axum::body::Body;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
@@ -13,47 +13,48 @@ use crate::access::Right;
 
 pub(crate) const MEDIA_TYPE: &str = "application/problem+json";
 
-/// Seconds after which something that is busy is worth another try.
-const SOON: u64 = 1;
+/// The seconds after which a client should try again.
+const RETRY_AFTER_SECONDS: u64 = 1;
 
-/// What went wrong (RFC 9457).
+/// An error (RFC 9457).
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Problem {
-    /// What kind of problem it is; the same text for the same kind, for ever.
+#[schema(as = Problem)]
+pub(crate) struct ApiProblem {
+    /// The kind of problem, a stable text.
     #[serde(rename = "type")]
     #[schema(examples("urn:nodeyard:problem:not-found"))]
     kind: String,
-    /// The kind in words.
+    /// The kind of problem in words.
     #[schema(examples("Not found"))]
     title: &'static str,
-    /// The status of the answer.
+    /// The HTTP status.
     #[schema(minimum = 400, maximum = 599, examples(404))]
     status: u16,
-    /// What is wrong this time, and what to do about it.
+    /// What is wrong, and what to do about it.
     #[schema(examples("there is no request 100-0000000007"))]
     detail: String,
-    /// The fields of the body that are wrong.
+    /// The invalid fields of the body.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     errors: Vec<FieldError>,
-    /// The right that was missing.
+    /// The right that is missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     right: Option<Right>,
     #[serde(skip)]
     headers: Vec<(HeaderName, HeaderValue)>,
 }
 
-/// A field of a body that is wrong.
+/// An invalid field of a body.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct FieldError {
-    /// Where it is, as a JSON pointer; empty for the body as a whole.
+    /// The field as a JSON pointer; empty for the whole body.
     #[schema(examples("/labels/0"))]
     pub(crate) pointer: String,
-    /// What is wrong with it.
+    /// What is wrong with the field.
     #[schema(examples("invalid type: integer `5`, expected a string"))]
     pub(crate) detail: String,
 }
 
-impl Problem {
+impl ApiProblem {
     fn new(status: StatusCode, kind: &str, title: &'static str, detail: impl Into<String>) -> Self {
         Self {
             kind: format!("urn:nodeyard:problem:{kind}"),
@@ -75,7 +76,7 @@ impl Problem {
         )
     }
 
-    /// Nobody we know, or nobody at all.
+    /// The token is missing or unknown.
     pub(crate) fn unauthorized(detail: impl Into<String>) -> Self {
         let problem = Self::new(
             StatusCode::UNAUTHORIZED,
@@ -105,7 +106,7 @@ impl Problem {
         )
     }
 
-    /// The body did not come in time.
+    /// The body was not received in time.
     pub(crate) fn too_slow(detail: impl Into<String>) -> Self {
         let problem = Self::new(StatusCode::REQUEST_TIMEOUT, "too-slow", "Too slow", detail);
         problem.with_header(header::CONNECTION, "close")
@@ -120,7 +121,7 @@ impl Problem {
             StatusCode::PAYLOAD_TOO_LARGE,
             "body-too-large",
             "Body too large",
-            format!("a body may have {limit} bytes"),
+            format!("the maximum size of a body is {limit} bytes"),
         )
     }
 
@@ -163,7 +164,7 @@ impl Problem {
         problem.with_header(header::RETRY_AFTER, &seconds.to_string())
     }
 
-    /// It is not the client's fault, and will pass.
+    /// A temporary failure that is not the client's fault.
     pub(crate) fn unavailable(detail: impl Into<String>) -> Self {
         let problem = Self::new(
             StatusCode::SERVICE_UNAVAILABLE,
@@ -171,17 +172,17 @@ impl Problem {
             "Not available now",
             detail,
         );
-        problem.with_header(header::RETRY_AFTER, &SOON.to_string())
+        problem.with_header(header::RETRY_AFTER, &RETRY_AFTER_SECONDS.to_string())
     }
 
-    /// It is nobody's fault but ours; the cause is in the log.
+    /// An internal error, whose cause goes to the log.
     pub(crate) fn internal(error: &(dyn std::error::Error + 'static)) -> Self {
-        tracing::error!(error, "a request to the API failed");
+        tracing::error!(error, "failed to handle API request");
         Self::new(
             StatusCode::INTERNAL_SERVER_ERROR,
             "internal",
             "Internal error",
-            "the reason is in the log of the server",
+            "internal error; see the server's log",
         )
     }
 
@@ -193,9 +194,9 @@ impl Problem {
     }
 }
 
-impl IntoResponse for Problem {
+impl IntoResponse for ApiProblem {
     fn into_response(self) -> Response {
-        // Texts and numbers cannot fail to be written.
+        // Serialising texts and numbers cannot fail.
         let body = serde_json::to_vec(&self).unwrap_or_default();
         let mut response = Response::new(Body::from(body));
         *response.status_mut() =
@@ -207,24 +208,22 @@ impl IntoResponse for Problem {
     }
 }
 
-/// What the store says when it cannot.
-impl From<nodeyard_store::Error> for Problem {
+/// Maps errors of the store.
+impl From<nodeyard_store::Error> for ApiProblem {
     fn from(error: nodeyard_store::Error) -> Self {
         use nodeyard_store::Error as E;
         match error {
-            E::NoNode { .. } => Self::not_found("it is gone"),
+            E::NoNode { .. } => Self::not_found("it no longer exists"),
             E::BadVersion { .. } | E::NodeExists { .. } | E::NotEmpty { .. } => {
-                Self::conflict("somebody else has changed it meanwhile; look again")
+                Self::conflict("it was changed concurrently; read it again")
             }
-            E::LockTimeout(_) => Self::conflict("somebody else is at work on it; try again"),
-            E::InvalidPath(_) => Self::not_found("nothing can have this name"),
+            E::LockTimeout(_) => Self::conflict("it is locked; try again"),
+            E::InvalidPath(_) => Self::not_found("invalid name"),
             E::TooLarge { limit, .. } => Self::body_too_large(limit),
             E::ConnectionLoss => Self::unavailable(
                 "the connection to the store was lost; the change may or may not have been made",
             ),
-            E::SessionExpired | E::Closed => {
-                Self::unavailable("the store cannot be reached at the moment")
-            }
+            E::SessionExpired | E::Closed => Self::unavailable("the store cannot be reached"),
             other => Self::internal(&other),
         }
     }

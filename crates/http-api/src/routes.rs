@@ -1,7 +1,7 @@
-//! Every path of the API, and what answers there.
+//! The routes of the API.
 //!
-//! A handler and its description stand together, and are registered in one call; so the document that `openapi.json`
-//! serves cannot speak of anything else.
+//! Each handler is registered together with its OpenAPI description, so the served `openapi.json` always describes the
+//! actual routes.
 
 pub(crate) mod builds;
 pub(crate) mod components;
@@ -16,8 +16,8 @@ pub(crate) mod providers;
 pub(crate) mod requests;
 pub(crate) mod scopes;
 
+mod lease_errors;
 mod node_changes;
-mod refusal;
 
 use std::sync::Arc;
 
@@ -31,15 +31,15 @@ use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::access::{self, Gate};
-use crate::app::App;
+use crate::access::{self, Authenticator};
+use crate::app::ApiState;
 use crate::openapi;
-use crate::problem::Problem;
+use crate::problem::ApiProblem;
 
 const PREFIX: &str = "/api/v1";
 const DOCUMENT: &str = "/api/v1/openapi.json";
 
-fn described() -> OpenApiRouter<App> {
+fn routes_with_descriptions() -> OpenApiRouter<ApiState> {
     let paths = OpenApiRouter::new()
         .routes(routes!(info::show_info))
         .routes(routes!(
@@ -87,17 +87,17 @@ fn described() -> OpenApiRouter<App> {
             drains::end_pool_drain
         ))
         .routes(routes!(events::follow_events));
-    OpenApiRouter::with_openapi(openapi::frame()).nest(PREFIX, paths)
+    OpenApiRouter::with_openapi(openapi::base_document()).nest(PREFIX, paths)
 }
 
-/// The document that describes it all.
-pub(crate) fn document() -> OpenApi {
-    let (_, mut document) = described().split_for_parts();
-    openapi::finish(&mut document);
+/// Returns the OpenAPI document.
+fn document() -> OpenApi {
+    let (_, mut document) = routes_with_descriptions().split_for_parts();
+    openapi::add_responses(&mut document);
     document
 }
 
-/// Returns links to the OpenAPI document and to every path that can be read without naming anything.
+/// Returns an index page with links to the OpenAPI document and to every path without parameters.
 fn index(document: &OpenApi) -> IndexPage {
     let paths = document.paths.paths.iter();
     let readable = paths.filter(|(path, _)| !path.contains('{'));
@@ -109,29 +109,46 @@ fn index(document: &OpenApi) -> IndexPage {
     IndexPage::new("Nodeyard API", links.into_iter().chain(readable))
 }
 
-pub(crate) fn router(app: App, gate: Arc<Gate>) -> Router {
-    let (router, _) = described().split_for_parts();
+pub(crate) fn router(app: ApiState, authenticator: Arc<Authenticator>) -> Router {
+    let (router, _) = routes_with_descriptions().split_for_parts();
     let document = document();
     let index = index(&document);
     let json = Bytes::from(document.to_json().unwrap_or_default());
     let serve = async move || {
-        let kind = [(axum::http::header::CONTENT_TYPE, "application/json")];
-        (kind, json)
+        let content_type = [(axum::http::header::CONTENT_TYPE, "application/json")];
+        (content_type, json)
     };
     router
         .route(DOCUMENT, get(serve))
         .route("/", get(async move || index.response()))
         .fallback(async |uri: Uri| {
-            Problem::not_found(format!(
-                "there is nothing at {}; {DOCUMENT} says what there is",
+            ApiProblem::not_found(format!(
+                "no such path {}; {DOCUMENT} lists all paths",
                 uri.path()
             ))
         })
         .method_not_allowed_fallback(async |method: Method| {
-            Problem::method_not_allowed(format!(
-                "{method} cannot be done here; the header `allow` says what can"
+            ApiProblem::method_not_allowed(format!(
+                "method {method} is not allowed here; the header `allow` lists the allowed ones"
             ))
         })
-        .layer(from_fn_with_state(gate, access::check))
+        .layer(from_fn_with_state(authenticator, access::authenticate))
         .with_state(app)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_document_matches_the_golden_file() {
+        let path = nodeyard_testbeds::checkout().join("docs/openapi.json");
+        let document = super::document().to_pretty_json().unwrap() + "\n";
+        if std::env::var_os("UPDATE_GOLDEN").is_some() {
+            std::fs::write(&path, &document).unwrap();
+        }
+        let golden = std::fs::read_to_string(&path).unwrap_or_default();
+        assert_eq!(
+            document, golden,
+            "docs/openapi.json is out of date; `make generate` rewrites it"
+        );
+    }
 }

@@ -1,10 +1,9 @@
-//! Schemas of texts that several things share: ids and states. The types stand only for their schemas.
+//! OpenAPI schemas of strings that several objects share: ids, names and states.
+
+use std::borrow::Cow;
 
 use nodeyard_lease::MAX_TEXT;
-use nodeyard_model::{
-    BuildState as Build, ComponentState as Component, NodeState as Node, RequestState as Request,
-    UploadState as Upload,
-};
+use nodeyard_model::{BuildState, ComponentState, NodeState, RequestState, UploadState};
 use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::{ObjectBuilder, Schema, SchemaType, Type};
 use utoipa::{PartialSchema, ToSchema};
@@ -13,7 +12,7 @@ fn text() -> ObjectBuilder {
     ObjectBuilder::new().schema_type(SchemaType::new(Type::String))
 }
 
-macro_rules! texts {
+macro_rules! string_schemas {
     ($($(#[doc = $doc:literal])+ $name:ident = $schema:expr;)*) => {$(
         $(#[doc = $doc])+
         pub(crate) struct $name;
@@ -25,7 +24,11 @@ macro_rules! texts {
             }
         }
 
-        impl ToSchema for $name {}
+        impl ToSchema for $name {
+            fn name() -> Cow<'static, str> {
+                stringify!($name).trim_end_matches("Schema").into()
+            }
+        }
     )*};
 }
 
@@ -34,57 +37,57 @@ fn id(pattern: &str, example: &str) -> ObjectBuilder {
     text().pattern(Some(pattern)).examples([example])
 }
 
-fn plain(most: usize) -> ObjectBuilder {
+fn short_text(max: usize) -> ObjectBuilder {
     text()
         .min_length(Some(1))
-        .max_length(Some(most))
+        .max_length(Some(max))
         .pattern(Some("^[^\\x00-\\x1f\\x7f-\\x9f]*$"))
 }
 
-fn words<'a>(words: impl IntoIterator<Item = &'a str>) -> ObjectBuilder {
-    text().enum_values(Some(words))
+fn one_of<'a>(values: impl IntoIterator<Item = &'a str>) -> ObjectBuilder {
+    text().enum_values(Some(values))
 }
 
-texts! {
+string_schemas! {
     /// The id of a request.
-    RequestId = id("^[0-9]{3}-[0-9]{10}$", "200-0000000042");
+    RequestIdSchema = id("^[0-9]{3}-[0-9]{10}$", "200-0000000042");
     /// The id of a node.
-    NodeId = id("^[0-9]{10}$", "0000000042");
+    NodeIdSchema = id("^[0-9]{10}$", "0000000042");
     /// The id of a build: its image and 32 digits.
-    BuildId = id("^.+-[0-9a-f]{32}$", "debian-0123456789abcdef0123456789abcdef");
-    /// The id of an upload, counted per build and provider.
-    UploadId = id("^[0-9]{10}$", "0000000001");
-    /// Where a page begins; nothing else can be read from it.
-    Cursor = id("^([0-9a-f]{2})+$", "30303030303030303432");
+    BuildIdSchema = id("^.+-[0-9a-f]{32}$", "debian-0123456789abcdef0123456789abcdef");
+    /// The id of an upload, unique per build and provider.
+    UploadIdSchema = id("^[0-9]{10}$", "0000000001");
+    /// The position of a page in a list; opaque to clients.
+    CursorSchema = id("^([0-9a-f]{2})+$", "30303030303030303432");
     /// The id of a lease.
-    LeaseId = id("^[0-9a-f]{32}$", "0123456789abcdef0123456789abcdef");
-    /// The name of a scope, unique within its tenant. A point or two points alone are none.
-    ScopeName = id("^(?!\\.{1,2}$)[A-Za-z0-9._:@+-]{1,128}$", "debugging");
+    LeaseIdSchema = id("^[0-9a-f]{32}$", "0123456789abcdef0123456789abcdef");
+    /// The name of a scope, unique within its tenant. `.` and `..` are not allowed.
+    ScopeNameSchema = id("^(?!\\.{1,2}$)[A-Za-z0-9._:@+-]{1,128}$", "debugging");
     /// A label or a tenant: any text without control characters.
-    LabelName = plain(MAX_TEXT);
-    /// The name of a provider, which is a part of paths.
-    PathText = id(
+    LabelNameSchema = short_text(MAX_TEXT);
+    /// The name of a provider, which is part of paths.
+    PathTextSchema = id(
         "^(?!\\.{1,2}$)[^/\\x00-\\x1f\\x7f-\\x9f\\ue000-\\uf8ff\\ufff0-\\uffff]+$",
         "cloud",
     );
-    /// Any id that the client makes up, such as a UUID.
-    IdempotencyKey = id("^[!-~]{1,128}$", "6f0a2f0e-7d0b-4a5e-9d5c-0f8a4f6a1c11");
-    /// How far a lease is. Waiting and taking end by themselves; an active one has its nodes.
-    LeasePhase = words(["waiting", "taking", "active", "dropping", "ending", "ended"]);
-    /// What became of a node of a lease.
-    PartState = words(["leased", "held", "returned", "lost"]);
+    /// Any id chosen by the client, such as a UUID.
+    IdempotencyKeySchema = id("^[!-~]{1,128}$", "6f0a2f0e-7d0b-4a5e-9d5c-0f8a4f6a1c11");
+    /// The phase of a lease. `waiting` and `taking` end by themselves; an `active` lease has its nodes.
+    LeasePhaseSchema = one_of(["waiting", "taking", "active", "dropping", "ending", "ended"]);
+    /// The state of a node of a lease.
+    PartStateSchema = one_of(["leased", "held", "returned", "lost"]);
     /// Why a lease has ended.
-    EndCause = words(["released", "cancelled", "expired", "failed", "scope-ended", "withdrawn", "lost"]);
-    /// What a drain can be of, beside a pool.
-    Drained = words(["launcher", "provider", "label"]);
-    /// Where a node is in its life.
-    NodeState = words(Node::ALL.iter().map(|state| state.as_str()));
-    /// How far a request is.
-    RequestState = words(Request::ALL.iter().map(|state| state.as_str()));
-    /// How far a build is.
-    BuildState = words(Build::ALL.iter().map(|state| state.as_str()));
-    /// How far an upload is.
-    UploadState = words(Upload::ALL.iter().map(|state| state.as_str()));
-    /// What a component says of itself.
-    ComponentState = words(Component::ALL.iter().map(|state| state.as_str()));
+    EndCauseSchema = one_of(["released", "cancelled", "expired", "failed", "scope-ended", "withdrawn", "lost"]);
+    /// The kinds of drains other than those of pools.
+    DrainedSchema = one_of(["launcher", "provider", "label"]);
+    /// The state of a node.
+    NodeStateSchema = one_of(NodeState::ALL.iter().map(|state| state.as_str()));
+    /// The state of a request.
+    RequestStateSchema = one_of(RequestState::ALL.iter().map(|state| state.as_str()));
+    /// The state of a build.
+    BuildStateSchema = one_of(BuildState::ALL.iter().map(|state| state.as_str()));
+    /// The state of an upload.
+    UploadStateSchema = one_of(UploadState::ALL.iter().map(|state| state.as_str()));
+    /// The state of a component.
+    ComponentStateSchema = one_of(ComponentState::ALL.iter().map(|state| state.as_str()));
 }

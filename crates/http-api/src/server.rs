@@ -1,11 +1,11 @@
-//! From a port to answers: plain or TLS, with limits on everything a client could take too much of.
+//! The server's connections: TCP or TLS, HTTP/1.1, with limits on what a client can use.
 //!
-//! HTTP/1.1 only. A client that is slow to say what it wants, slow to send a body or slow to read its answer is
-//! dropped ([`patient`]), and holds up nobody meanwhile.
+//! A client that is slow to send a request or to read a response is disconnected ([`write_timeout`]), and delays no
+//! other client.
 
-mod patient;
-mod renew;
+mod certificates;
 mod tls;
+mod write_timeout;
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -17,58 +17,58 @@ use hyper::body::Incoming;
 use hyper::service::Service;
 use hyper_util::service::TowerToHyperService;
 use nodeyard_api::server;
-use nodeyard_config::Api;
+use nodeyard_config::ApiConfig;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
-use crate::access::Peer;
-use patient::Patient;
-use renew::Renewal;
+use crate::access::PeerAddress;
+use certificates::CertificateReloader;
+use write_timeout::WriteTimeout;
 
-pub use tls::TlsError;
+pub use tls::ApiTlsError;
 
-/// Connections at a time; more wait to be accepted. Most of them may be event streams.
+/// The maximum number of connections; more wait to be accepted. Most of them may be event streams.
 pub(crate) const CONNECTIONS: usize = 16_384;
-/// Also how long a connection may be idle.
-const HEAD_PATIENCE: Duration = Duration::from_secs(30);
-const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
-/// For a client to take anything of what is written to it.
-const WRITE_PATIENCE: Duration = Duration::from_secs(30);
+/// The timeout for the head of a request, and the time that a connection may be idle.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The timeout for a client to read anything of what is written to it.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Debug, thiserror::Error)]
-pub enum BindError {
-    #[error("cannot listen on {address} port {port} for the API; see `api` in nodepool.yaml")]
+pub enum ApiBindError {
+    #[error("failed to listen on {address} port {port} for the API; see `api` in nodepool.yaml")]
     Listen {
         address: String,
         port: u16,
         #[source]
         source: std::io::Error,
     },
-    #[error("the API cannot use TLS; see `api.tls` in nodepool.yaml")]
-    Tls(#[source] TlsError),
+    #[error("failed to set up TLS for the API; see `api.tls` in nodepool.yaml")]
+    Tls(#[source] ApiTlsError),
 }
 
-/// A port, and TLS where it is configured.
-pub(crate) struct Listener {
+/// A listening port, with TLS if it is configured.
+pub(crate) struct ApiListener {
     listener: TcpListener,
-    tls: Option<Renewal>,
+    tls: Option<CertificateReloader>,
 }
 
-impl Listener {
-    pub(crate) async fn bind(api: &Api) -> Result<Self, BindError> {
+impl ApiListener {
+    pub(crate) async fn bind(api: &ApiConfig) -> Result<Self, ApiBindError> {
         let tls = match &api.tls {
             Some(files) => Some(
-                Renewal::begin(files.clone())
+                CertificateReloader::open(files.clone())
                     .await
-                    .map_err(BindError::Tls)?,
+                    .map_err(ApiBindError::Tls)?,
             ),
             None => None,
         };
         raise_file_limit();
         let (address, port) = (&*api.listen_address, api.port.0);
         let listener = TcpListener::bind((address, port)).await;
-        let listener = listener.map_err(|source| BindError::Listen {
+        let listener = listener.map_err(|source| ApiBindError::Listen {
             address: address.to_owned(),
             port,
             source,
@@ -80,14 +80,14 @@ impl Listener {
         self.listener.local_addr()
     }
 
-    /// Answers until `shutdown`, then finishes the answers under way.
+    /// Serves until `shutdown`, then finishes the requests in progress.
     pub(crate) async fn serve(self, router: Router, shutdown: CancellationToken) {
         let Self { listener, tls } = self;
         let router = TowerToHyperService::new(router);
-        let current = tls.as_ref().map(Renewal::subscribe);
+        let current = tls.as_ref().map(CertificateReloader::subscribe);
         let serving = server::accept(&listener, CONNECTIONS, &shutdown, |stream, peer| {
-            let service = From {
-                peer: Peer(peer.ip()),
+            let service = PeerService {
+                peer: PeerAddress(peer.ip()),
                 router: router.clone(),
             };
             let tls = current.as_ref().map(|current| current.borrow().clone());
@@ -95,16 +95,16 @@ impl Listener {
         });
         match tls {
             None => serving.await,
-            Some(renewal) => tokio::select! {
+            Some(reloader) => tokio::select! {
                 () = serving => {}
-                () = renewal.run() => {}
+                () = reloader.run() => {}
             },
         }
     }
 }
 
-/// Each connection is an open file, and the usual limit is far below what we accept. What the administrator has set as
-/// the upper limit stays.
+/// Raises the limit of open files, because each connection is an open file and the default limit is far below what
+/// the server accepts. The hard limit stays.
 fn raise_file_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
@@ -115,7 +115,7 @@ fn raise_file_limit() {
             maximum,
         };
         if let Err(error) = setrlimit(Resource::Nofile, raised) {
-            tracing::warn!(%error, "the limit of open files cannot be raised");
+            tracing::warn!(%error, "failed to raise the limit of open files");
         }
     }
 }
@@ -123,33 +123,33 @@ fn raise_file_limit() {
 async fn connect(
     stream: TcpStream,
     tls: Option<TlsAcceptor>,
-    service: From,
+    service: PeerService,
     shutdown: CancellationToken,
 ) {
-    // Events are small, and somebody waits for each.
+    // Events are small and should arrive at once.
     if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "small packets will be late");
+        tracing::debug!(%error, "failed to disable Nagle's algorithm");
     }
-    let stream = Patient::new(stream, WRITE_PATIENCE);
-    let over = shutdown.cancelled();
+    let stream = WriteTimeout::new(stream, WRITE_TIMEOUT);
+    let close = shutdown.cancelled();
     let Some(tls) = tls else {
-        return server::answer(stream, service, HEAD_PATIENCE, over).await;
+        return server::serve_connection(stream, service, HEADER_TIMEOUT, close).await;
     };
-    match tokio::time::timeout(HANDSHAKE_PATIENCE, tls.accept(stream)).await {
-        Ok(Ok(stream)) => server::answer(stream, service, HEAD_PATIENCE, over).await,
-        Ok(Err(error)) => tracing::debug!(%error, "no TLS"),
-        Err(_) => tracing::debug!("no TLS in time"),
+    match tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
+        Ok(Ok(stream)) => server::serve_connection(stream, service, HEADER_TIMEOUT, close).await,
+        Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
+        Err(_) => tracing::debug!("TLS handshake timed out"),
     }
 }
 
-/// Says where each request of a connection comes from.
+/// Adds the peer address to each request of a connection.
 #[derive(Clone)]
-struct From {
-    peer: Peer,
+struct PeerService {
+    peer: PeerAddress,
     router: TowerToHyperService<Router>,
 }
 
-impl Service<Request<Incoming>> for From {
+impl Service<Request<Incoming>> for PeerService {
     type Response = Response;
     type Error = std::convert::Infallible;
     type Future = <TowerToHyperService<Router> as Service<Request<Incoming>>>::Future;

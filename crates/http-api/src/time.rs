@@ -1,8 +1,8 @@
-//! Points in time as the API shows them: RFC 3339, in UTC.
+//! Timestamps in RFC 3339 format, in UTC.
 
 use nodeyard_model::Timestamp;
 
-/// None for what is too far away for a calendar.
+/// Formats a timestamp. Returns None if it is beyond the calendar's range.
 pub(crate) fn shown(time: Timestamp) -> Option<String> {
     let microseconds = (time.as_secs() * 1e6).round();
     if microseconds.abs() > 9e18 {
@@ -12,7 +12,7 @@ pub(crate) fn shown(time: Timestamp) -> Option<String> {
     Some(time.to_string())
 }
 
-/// From the store, in milliseconds since 1970.
+/// Formats milliseconds since 1970, as the store counts them.
 pub(crate) fn of_millis(milliseconds: i64) -> Option<String> {
     let time = jiff::Timestamp::from_millisecond(milliseconds).ok()?;
     Some(time.to_string())
@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_utc_and_absurd_ones_are_left_out() {
+    fn timestamps_are_utc_and_bounded() {
         let shown = |seconds| shown(Timestamp::from_secs(seconds).unwrap());
         assert_eq!(shown(0.0).as_deref(), Some("1970-01-01T00:00:00Z"));
         assert_eq!(

@@ -35,7 +35,6 @@ use tracing::warn;
 
 use crate::END_LIMIT;
 use crate::context::Context;
-use crate::drain::{DrainShape, Scope};
 use crate::error::Error;
 use crate::handle::Query;
 use crate::image_work::{ImageWorkId, ImageWorkShape, concerns_reports};
@@ -45,6 +44,7 @@ use crate::provider::{DriverFactory, Provider};
 use crate::report::Report;
 use crate::serve::Order;
 use images::Unattended;
+use nodeyard_operations::drain::{DrainScope, DrainShape};
 use providers::Running;
 use ready_nodes::ReadyNodes;
 use timers::{Timer, Timers};
@@ -124,7 +124,7 @@ struct News {
     nodes: Changes<NodeId>,
     pools: Changes<String>,
     images: Changes<ImageId>,
-    drains: Changes<Scope>,
+    drains: Changes<DrainScope>,
     image_work: Changes<ImageWorkId>,
 }
 

@@ -7,8 +7,8 @@ use nodeyard_plan::PoolKey;
 use nodeyard_plan::explain::{Ended, Explanation};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::drain::Scope;
 use crate::history::History;
+use nodeyard_operations::drain::DrainScope;
 
 /// Cloning is cheap.
 #[derive(Debug, Clone)]
@@ -22,7 +22,11 @@ pub struct Handle {
 pub(crate) enum Query {
     Explain(RequestId, oneshot::Sender<Option<Explanation>>),
     Status(oneshot::Sender<Status>),
-    Drain(Scope, bool, oneshot::Sender<nodeyard_store::Result<()>>),
+    Drain(
+        DrainScope,
+        bool,
+        oneshot::Sender<nodeyard_store::Result<()>>,
+    ),
 }
 
 /// What a launcher is doing.
@@ -51,7 +55,7 @@ pub struct PoolStatus {
 /// How far a drain is.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DrainStatus {
-    pub scope: Scope,
+    pub scope: DrainScope,
     /// Requests of this launcher that are still being served.
     pub serving: usize,
     /// Nodes that are not gone yet.
@@ -94,11 +98,11 @@ impl Handle {
 
     /// Stops accepting requests within a scope. What is under way is finished; [`Handle::status`] tells what
     /// remains. A drain is kept in the store until [`Handle::undrain`].
-    pub async fn drain(&self, scope: Scope) -> Option<nodeyard_store::Result<()>> {
+    pub async fn drain(&self, scope: DrainScope) -> Option<nodeyard_store::Result<()>> {
         self.ask(|answer| Query::Drain(scope, true, answer)).await
     }
 
-    pub async fn undrain(&self, scope: Scope) -> Option<nodeyard_store::Result<()>> {
+    pub async fn undrain(&self, scope: DrainScope) -> Option<nodeyard_store::Result<()>> {
         self.ask(|answer| Query::Drain(scope, false, answer)).await
     }
 

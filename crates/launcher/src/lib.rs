@@ -17,7 +17,6 @@
 //! The launcher knows the traits of stores, drivers and scanners, never a concrete one.
 
 mod declined;
-pub mod drain;
 pub mod history;
 
 mod background;
@@ -49,6 +48,7 @@ use std::time::Duration;
 use nodeyard_config::Config;
 use nodeyard_model::{Clock, Component, ComponentKind, ComponentState, layout};
 use nodeyard_nodescan::Scanner;
+use nodeyard_operations::drain::DrainShape;
 use nodeyard_store::registry::{Registry, Views};
 use nodeyard_store::view::View;
 use nodeyard_store::{Tree, TreePath, ext};
@@ -57,7 +57,6 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
-pub use drain::Scope;
 pub use error::Error;
 pub use events::{Events, LaunchAttempt, LaunchResult, NoEvents};
 pub use handle::{DrainStatus, Handle, PoolStatus, Status};
@@ -147,7 +146,7 @@ impl Launcher {
         let image_work =
             TreePath::new(layout::IMAGE_STATUS).map_err(nodeyard_store::Error::from)?;
         let followed = Followed {
-            drains: View::open(Arc::clone(&parts.tree), drains, drain::DrainShape),
+            drains: View::open(Arc::clone(&parts.tree), drains, DrainShape),
             image_work: View::open(Arc::clone(&parts.tree), image_work, ImageWorkShape),
         };
         let mut component = Component::new(options.hostname.clone(), ComponentKind::Launcher);

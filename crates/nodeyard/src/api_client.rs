@@ -1,7 +1,7 @@
-//! The commands' way to the HTTP API: where it is, who we are, and one call at a time.
+//! A client of the HTTP API for commands.
 //!
-//! Commands ask rarely, so each call has a connection of its own, and a server that was restarted in between is no
-//! special case.
+//! Commands make few calls, so each call opens a connection of its own, and a restarted server needs no special
+//! handling.
 
 mod lease;
 mod tls;
@@ -24,17 +24,17 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time;
 
-use crate::context::Context;
+use crate::context::CommandContext;
 use crate::store_access;
 
-pub(crate) use lease::{Lease, Node, Page, Scope};
+pub(crate) use lease::{LeaseResponse, LeasedNode, PageResponse, ScopeResponse};
 
-/// No answer is nearly as long; it keeps a stranger on that port from filling our memory.
-const MAX_ANSWER: usize = 64 << 20;
-/// How long a server may take beyond what it was asked to wait.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// The maximum size of a response, to bound memory if another service listens on that port.
+const MAX_RESPONSE_SIZE: usize = 64 << 20;
+/// How long a response may take in addition to the time that the server was asked to wait.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Args)]
 pub(crate) struct ApiArgs {
@@ -58,42 +58,43 @@ impl ApiArgs {
     }
 }
 
+/// Calls the API. Cloning is cheap.
 #[derive(Clone)]
 pub(crate) struct ApiClient {
     host: String,
     port: u16,
-    /// Before the path of every call.
+    /// The prefix of all paths.
     prefix: String,
     tls: Option<tls::Connector>,
     token: Option<HeaderValue>,
-    /// Why it is asked there, if nobody has named it.
+    /// Where the address comes from, if it was not given on the command line.
     note: String,
 }
 
-/// An answer that says no.
+/// An error response.
 #[derive(Debug, thiserror::Error)]
 #[error("{detail}")]
-pub(crate) struct Refusal {
+pub(crate) struct ApiError {
     pub(crate) status: StatusCode,
     detail: String,
 }
 
-/// What went wrong, as the API tells it.
+/// The body of an error response.
 #[derive(Deserialize)]
-struct Problem {
+struct ProblemBody {
     detail: String,
     #[serde(default)]
-    errors: Vec<FieldError>,
+    errors: Vec<ProblemField>,
 }
 
 #[derive(Deserialize)]
-struct FieldError {
+struct ProblemField {
     pointer: String,
     detail: String,
 }
 
 impl ApiClient {
-    pub(crate) fn new(args: &ApiArgs, context: &Context) -> anyhow::Result<Self> {
+    pub(crate) fn new(args: &ApiArgs, context: &CommandContext) -> anyhow::Result<Self> {
         let config = match (&args.api, &args.state_dir) {
             (Some(_), Some(_)) => None,
             _ => context.load()?,
@@ -105,14 +106,14 @@ impl ApiClient {
         };
         let token = token(args, config)?;
         let mut client = Self::at(&url, args.api_ca.as_deref())
-            .with_context(|| format!("{url:?} is not the address of an API"))?;
+            .with_context(|| format!("invalid API URL {url:?}"))?;
         if args.api.is_none() {
             client.note = format!(" ({})", context.config_note());
         }
         client.token = token
             .map(|token| HeaderValue::from_str(&format!("Bearer {token}")))
             .transpose()
-            .context("the token has characters that no token has")?
+            .context("the token contains invalid characters")?
             .map(|mut value| {
                 value.set_sensitive(true);
                 value
@@ -125,7 +126,7 @@ impl ApiClient {
         let tls = match uri.scheme_str() {
             Some("http") => None,
             Some("https") => Some(tls::Connector::new(ca)?),
-            _ => bail!("it must begin with http:// or https://"),
+            _ => bail!("// or https://"),
         };
         let host = uri.host().context("it has no host")?;
         let default = if tls.is_some() { 443 } else { 80 };
@@ -140,18 +141,19 @@ impl ApiClient {
     }
 
     pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
-        self.call(Method::GET, path, None, None, PATIENCE).await
+        self.call(Method::GET, path, None, None, RESPONSE_TIMEOUT)
+            .await
     }
 
-    /// As [`ApiClient::get`], of something that the server may take a while to answer.
+    /// Sends a GET request with a `wait`, to which the server may respond late.
     pub(crate) async fn wait<T: DeserializeOwned>(
         &self,
         path: &str,
-        patience: Duration,
+        timeout: Duration,
     ) -> anyhow::Result<T> {
-        let path = format!("{path}?wait={}", patience.as_secs());
-        let patience = PATIENCE + patience;
-        self.call(Method::GET, &path, None, None, patience).await
+        let path = format!("{path}?wait={}", timeout.as_secs());
+        let timeout = RESPONSE_TIMEOUT + timeout;
+        self.call(Method::GET, &path, None, None, timeout).await
     }
 
     pub(crate) async fn post<T: DeserializeOwned>(
@@ -160,12 +162,13 @@ impl ApiClient {
         body: &Value,
         key: Option<&str>,
     ) -> anyhow::Result<T> {
-        self.call(Method::POST, path, Some(body), key, PATIENCE)
+        self.call(Method::POST, path, Some(body), key, RESPONSE_TIMEOUT)
             .await
     }
 
     pub(crate) async fn delete<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
-        self.call(Method::DELETE, path, None, None, PATIENCE).await
+        self.call(Method::DELETE, path, None, None, RESPONSE_TIMEOUT)
+            .await
     }
 
     async fn call<T: DeserializeOwned>(
@@ -174,14 +177,14 @@ impl ApiClient {
         path: &str,
         body: Option<&Value>,
         key: Option<&str>,
-        patience: Duration,
+        timeout: Duration,
     ) -> anyhow::Result<T> {
         let unreachable = || {
             let Self {
                 host, port, note, ..
             } = self;
             format!(
-                "the API at {host}:{port} does not answer; is `nodeyard up` running there?{note}"
+                "the API at {host}:{port} does not respond; is `nodeyard up` running there?{note}"
             )
         };
         let mut request = Request::builder()
@@ -203,26 +206,27 @@ impl ApiClient {
             None => Bytes::new(),
         };
         let request = request.body(Full::new(bytes))?;
-        let (status, body) = timeout(patience, self.exchange(request))
+        let (status, body) = time::timeout(timeout, self.exchange(request))
             .await
             .with_context(unreachable)?
             .with_context(unreachable)?;
         if !status.is_success() {
-            return Err(refusal(status, &body).into());
+            return Err(api_error(status, &body).into());
         }
-        serde_json::from_slice(&body).with_context(|| format!("the API answered {path} strangely"))
+        serde_json::from_slice(&body)
+            .with_context(|| format!("failed to parse the API's response to {path}"))
     }
 
     async fn exchange(&self, request: Request<Full<Bytes>>) -> anyhow::Result<(StatusCode, Bytes)> {
         let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
         match &self.tls {
-            Some(tls) => talk(tls.connect(&self.host, stream).await?, request).await,
-            None => talk(stream, request).await,
+            Some(tls) => send_request(tls.connect(&self.host, stream).await?, request).await,
+            None => send_request(stream, request).await,
         }
     }
 }
 
-async fn talk(
+async fn send_request(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     request: Request<Full<Bytes>>,
 ) -> anyhow::Result<(StatusCode, Bytes)> {
@@ -230,30 +234,34 @@ async fn talk(
     let driving = tokio::spawn(connection);
     let answer = sender.send_request(request).await?;
     let status = answer.status();
-    let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await;
+    let body = Limited::new(answer.into_body(), MAX_RESPONSE_SIZE)
+        .collect()
+        .await;
     driving.abort();
     let body = body.map_err(|error| anyhow::anyhow!(error))?;
     Ok((status, body.to_bytes()))
 }
 
-fn refusal(status: StatusCode, body: &[u8]) -> Refusal {
-    let detail = match serde_json::from_slice::<Problem>(body) {
+fn api_error(status: StatusCode, body: &[u8]) -> ApiError {
+    let detail = match serde_json::from_slice::<ProblemBody>(body) {
         Ok(problem) => {
             let errors = problem.errors.iter();
             let errors = errors.map(|error| format!("; {}: {}", error.pointer, error.detail));
             format!("{}{}", problem.detail, errors.collect::<String>())
         }
-        Err(_) => format!("the API answered {status}"),
+        Err(_) => format!("the API responded with {status}"),
     };
-    Refusal { status, detail }
+    ApiError { status, detail }
 }
 
-/// The status of a refusal, if the error is one.
-pub(crate) fn refused(error: &anyhow::Error) -> Option<StatusCode> {
-    error.downcast_ref().map(|refusal: &Refusal| refusal.status)
+/// Returns the status of an error response, if the error is one.
+pub(crate) fn api_error_status(error: &anyhow::Error) -> Option<StatusCode> {
+    error
+        .downcast_ref()
+        .map(|api_error: &ApiError| api_error.status)
 }
 
-/// Where the API of this host is.
+/// Returns the URL of the API on this host.
 fn configured(config: Option<&Config>) -> String {
     let api = config.map(|config| config.api.clone()).unwrap_or_default();
     let scheme = if api.tls.is_some() { "https" } else { "http" };
@@ -269,13 +277,14 @@ fn configured(config: Option<&Config>) -> String {
 fn token(args: &ApiArgs, config: Option<&Config>) -> anyhow::Result<Option<String>> {
     if let Some(path) = &args.token_file {
         let text = std::fs::read_to_string(path);
-        let text = text.with_context(|| format!("cannot read a token from {}", path.display()))?;
+        let text =
+            text.with_context(|| format!("failed to read the token from {}", path.display()))?;
         return Ok(Some(text.trim().to_owned()));
     }
     if let Ok(token) = std::env::var("NODEYARD_TOKEN") {
         return Ok(Some(token.trim().to_owned()));
     }
-    // The token of this host is for nobody else.
+    // The local token must not be sent to other hosts.
     if args.api.is_some() && args.state_dir.is_none() {
         return Ok(None);
     }
@@ -291,7 +300,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_of_all_forms_are_understood() {
+    fn urls_of_all_forms_are_parsed() {
         for (url, host, port, prefix) in [
             ("http://127.0.0.1:8006", "127.0.0.1", 8006, "/api/v1"),
             ("http://[::1]:8006/", "::1", 8006, "/api/v1"),
@@ -307,11 +316,14 @@ mod tests {
     }
 
     #[test]
-    fn a_problem_is_told_in_the_words_of_the_server() {
+    fn error_responses_become_the_servers_message() {
         let body = br#"{"type": "x", "detail": "the body is wrong", "errors": [{"pointer": "/labels", "detail": "empty"}]}"#;
-        let refusal = refusal(StatusCode::BAD_REQUEST, body);
-        assert_eq!(refusal.to_string(), "the body is wrong; /labels: empty");
-        let strange = super::refusal(StatusCode::BAD_GATEWAY, b"<html>");
-        assert_eq!(strange.to_string(), "the API answered 502 Bad Gateway");
+        let api_error = api_error(StatusCode::BAD_REQUEST, body);
+        assert_eq!(api_error.to_string(), "the body is wrong; /labels: empty");
+        let strange = super::api_error(StatusCode::BAD_GATEWAY, b"<html>");
+        assert_eq!(
+            strange.to_string(),
+            "the API responded with 502 Bad Gateway"
+        );
     }
 }

@@ -1,8 +1,8 @@
-//! A daemon in the background: detached from its terminal, with a file that holds its process id.
+//! Runs a daemon in the background: detached from its terminal, with a PID file.
 //!
-//! A process with threads cannot fork safely, so the command starts itself anew, in a session of its own, and returns
-//! when the new process says that it works. Until then errors reach the terminal, as the new process still has its
-//! standard error; after that only its log does.
+//! A process with threads cannot fork safely, so the command starts the program again in a new session, and returns
+//! when the new process reports that it is ready. Until then the new process writes errors to the terminal; after that
+//! only to its log.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead as _, BufReader, ErrorKind, Write as _};
@@ -15,23 +15,25 @@ use nodeyard_model::ErrorCode;
 use rustix::process::{Pid, getppid, setsid, test_kill_process};
 
 use crate::error_codes::WithCode as _;
-use crate::exit::Outcome;
+use crate::exit::CommandOutcome;
 
-/// Tells the new process that it is one: its value is the process id of the command.
-const MARK: &str = "NODEYARD_BACKGROUND_OF";
+/// Marks the background process; its value is the process id of the command that started it.
+const PARENT_VARIABLE: &str = "NODEYARD_BACKGROUND_OF";
 
 const READY: &str = "ready\n";
 
-/// Whether this is the process that is to work in the background.
+/// Returns whether this process was started to run in the background.
 pub(crate) fn is_child() -> bool {
-    let starter = std::env::var(MARK).ok().and_then(|text| text.parse().ok());
+    let starter = std::env::var(PARENT_VARIABLE)
+        .ok()
+        .and_then(|text| text.parse().ok());
     starter.is_some() && starter == getppid().map(|pid| pid.as_raw_nonzero().get())
 }
 
-/// Starts this program anew and returns when it works, or with what kept it from that.
-pub(crate) fn launch(pid_file: &Path) -> anyhow::Result<Outcome> {
-    refuse_second(pid_file).code(ErrorCode::AlreadyRunning)?;
-    let binary = std::env::current_exe().context("cannot find out where this program is")?;
+/// Starts the program again in the background and returns when it is ready or has failed.
+pub(crate) fn launch(pid_file: &Path) -> anyhow::Result<CommandOutcome> {
+    ensure_not_running(pid_file).code(ErrorCode::AlreadyRunning)?;
+    let binary = std::env::current_exe().context("failed to find the path of this program")?;
     let mut args = std::env::args_os();
     let mut command = Command::new(binary);
     if let Some(name) = args.next() {
@@ -39,41 +41,42 @@ pub(crate) fn launch(pid_file: &Path) -> anyhow::Result<Outcome> {
     }
     let mut child = command
         .args(args)
-        .env(MARK, std::process::id().to_string())
+        .env(PARENT_VARIABLE, std::process::id().to_string())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
-        .context("cannot start a process for the background")?;
+        .context("failed to start the background process")?;
     let mut said = String::new();
     if let Some(out) = child.stdout.take() {
         BufReader::new(out).read_line(&mut said)?;
     }
     if said == READY {
-        return Ok(Outcome::Success);
+        return Ok(CommandOutcome::Success);
     }
     child.wait()?;
-    // It has said why.
-    Ok(Outcome::Failure)
+    // It has already printed the error.
+    Ok(CommandOutcome::Failure)
 }
 
-/// The process in the background.
+/// The background process. Removes the PID file when dropped.
 #[derive(Debug)]
-pub(crate) struct Detached {
+pub(crate) struct BackgroundProcess {
     _pid_file: PidFile,
 }
 
-impl Detached {
-    pub(crate) fn begin(pid_file: &Path) -> anyhow::Result<Self> {
-        setsid().context("cannot leave the session of the terminal")?;
+impl BackgroundProcess {
+    /// Detaches this process from the terminal and writes the PID file.
+    pub(crate) fn enter(pid_file: &Path) -> anyhow::Result<Self> {
+        setsid().context("failed to create a session")?;
         let pid_file = PidFile::create(pid_file)?;
-        // No file system is kept from being unmounted.
-        std::env::set_current_dir("/").context("cannot go to /")?;
+        // Otherwise the current file system could not be unmounted.
+        std::env::set_current_dir("/").context("failed to change to the directory /")?;
         Ok(Self {
             _pid_file: pid_file,
         })
     }
 
-    /// Lets the command that started this return.
+    /// Lets the command that started this process return.
     pub(crate) fn ready(&self) -> anyhow::Result<()> {
         let nothing = OpenOptions::new()
             .read(true)
@@ -88,7 +91,7 @@ impl Detached {
     }
 }
 
-/// Removed when dropped.
+/// A PID file, removed when dropped.
 #[derive(Debug)]
 struct PidFile {
     path: PathBuf,
@@ -96,10 +99,10 @@ struct PidFile {
 
 impl PidFile {
     fn create(path: &Path) -> anyhow::Result<Self> {
-        refuse_second(path).code(ErrorCode::AlreadyRunning)?;
+        ensure_not_running(path).code(ErrorCode::AlreadyRunning)?;
         let writing = || {
             format!(
-                "cannot write the pid file {}; make its directory, name another with -p, or stay in the \
+                "failed to write the pid file {}; create its directory, name another with -p, or stay in the \
                  foreground with -f",
                 path.display()
             )
@@ -114,16 +117,16 @@ impl PidFile {
 
 impl Drop for PidFile {
     fn drop(&mut self) {
-        // If it cannot be removed, the next one finds that nobody has this id.
+        // A file that cannot be removed is detected as stale by the next start.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-/// Fails if the process of the pid file lives; removes a file that another one left behind.
-fn refuse_second(path: &Path) -> anyhow::Result<()> {
+/// Fails if the process in the PID file is running; removes a stale file.
+fn ensure_not_running(path: &Path) -> anyhow::Result<()> {
     let text = match std::fs::read_to_string(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        text => text.with_context(|| format!("cannot read the pid file {}", path.display()))?,
+        text => text.with_context(|| format!("failed to read the pid file {}", path.display()))?,
     };
     let pid = text.trim().parse().ok().and_then(Pid::from_raw);
     if let Some(pid) = pid
@@ -136,7 +139,7 @@ fn refuse_second(path: &Path) -> anyhow::Result<()> {
         );
     }
     std::fs::remove_file(path)
-        .with_context(|| format!("cannot remove the old pid file {}", path.display()))
+        .with_context(|| format!("failed to remove the stale pid file {}", path.display()))
 }
 
 #[cfg(test)]

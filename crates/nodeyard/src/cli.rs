@@ -1,4 +1,4 @@
-//! The command lines of all programs. What the commands do is in `commands`.
+//! The command lines of all programs. The commands are implemented in `commands`.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use clap::{ArgAction, Args, Parser, Subcommand};
 
 use crate::commands;
 use crate::exit::EXIT_CODES_HELP;
-use crate::output::{Color, Format};
+use crate::output::{Color, OutputFormat};
 
 /// Builds the images that CI machines boot from, and hands out those machines
 ///
@@ -18,7 +18,7 @@ use crate::output::{Color, Format};
 #[command(name = "nodeyard", version, after_help = EXIT_CODES_HELP)]
 pub(crate) struct Nodeyard {
     #[command(flatten)]
-    pub(crate) global: Global,
+    pub(crate) global: GlobalArgs,
     #[command(subcommand)]
     pub(crate) command: NodeyardCommand,
 }
@@ -31,7 +31,7 @@ pub(crate) enum NodeyardCommand {
     ///
     /// The store is the embedded one unless ZooKeeper is configured.
     Up(commands::up::UpArgs),
-    /// Get machines, run a command on them, give them back
+    /// Get machines, run a command on them, release them
     Request(commands::request::RequestArgs),
     /// List, show, wait for, renew and end leases
     Lease(commands::lease::LeaseArgs),
@@ -63,9 +63,9 @@ pub(crate) enum NodeyardCommand {
     Explain(commands::explain::ExplainArgs),
     /// Say what an error code means and what to do about it
     Errors(commands::errors::ErrorsArgs),
-    /// Let a launcher, provider, pool or label accept nothing new
+    /// Stop a launcher, provider, pool or label accepting requests
     Drain(commands::drain::DrainArgs),
-    /// Take a drain back
+    /// End a drain
     Undrain(commands::drain::UndrainArgs),
     /// Run a command in the pod of a node
     #[cfg(feature = "kubernetes")]
@@ -88,12 +88,12 @@ pub(crate) enum NodeyardCommand {
 
 /// Options of every `nodeyard` command.
 #[derive(Debug, Args)]
-pub(crate) struct Global {
+pub(crate) struct GlobalArgs {
     #[command(flatten)]
-    pub(crate) files: Files,
+    pub(crate) files: ConfigFiles,
     /// How results are printed
     #[arg(long, global = true, value_enum, default_value_t)]
-    pub(crate) format: Format,
+    pub(crate) format: OutputFormat,
     /// When to use colours
     #[arg(long, global = true, value_enum, default_value_t)]
     pub(crate) color: Color,
@@ -103,8 +103,9 @@ pub(crate) struct Global {
 }
 
 #[derive(Debug, Clone, Args)]
-pub(crate) struct Files {
-    /// Configuration file; without it /etc/nodepool/nodepool.yaml, and for `nodeyard` before that $NODEYARD_CONFIG or ./nodepool.yaml
+pub(crate) struct ConfigFiles {
+    /// Configuration file; without it /etc/nodepool/nodepool.yaml, and for `nodeyard` before that $NODEYARD_CONFIG or
+    /// ./nodepool.yaml
     #[arg(short, long, global = true, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// Second file with the parts of the configuration that others must not read
@@ -117,7 +118,7 @@ pub(crate) struct Files {
 #[command(name = "nodepool", args_override_self = true, disable_version_flag = true, after_help = EXIT_CODES_HELP)]
 pub(crate) struct Nodepool {
     #[command(flatten)]
-    pub(crate) files: Files,
+    pub(crate) files: ConfigFiles,
     /// Print the version
     #[arg(long)]
     pub(crate) version: bool,
@@ -129,7 +130,7 @@ pub(crate) struct Nodepool {
     pub(crate) log_config: Option<PathBuf>,
     /// How results are printed
     #[arg(long, global = true, value_enum, default_value_t)]
-    pub(crate) format: Format,
+    pub(crate) format: OutputFormat,
     #[command(subcommand)]
     pub(crate) command: Option<NodepoolCommand>,
 }
@@ -139,14 +140,14 @@ pub(crate) enum NodepoolCommand {
     /// Check the configuration file; nothing is contacted
     ConfigValidate,
     #[command(flatten)]
-    Store(commands::nodepool::StoreCommand),
+    Store(commands::nodepool::NodepoolStoreCommand),
 }
 
 /// Options that `nodepool-launcher` and `nodepool-builder` share.
 #[derive(Debug, Args)]
 pub(crate) struct DaemonFlags {
     #[command(flatten)]
-    pub(crate) files: Files,
+    pub(crate) files: ConfigFiles,
     /// Print the version
     #[arg(long)]
     pub(crate) version: bool,

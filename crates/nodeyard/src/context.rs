@@ -1,34 +1,34 @@
-//! What a command needs to know beside its own arguments: above all, its configuration.
+//! What commands share: the configuration, the output format and the log level.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow};
-use nodeyard_config::{Config, Mode, Source, Stamp};
+use nodeyard_config::{Config, ConfigSource, ConfigStamp, Mode};
 use nodeyard_model::ErrorCode;
 use tracing::info;
 
-use crate::cli::{DaemonFlags, Files, Global, Nodepool};
+use crate::cli::{ConfigFiles, DaemonFlags, GlobalArgs, Nodepool};
 use crate::commands::config::print_diagnostics;
 use crate::error_codes::WithCode as _;
-use crate::output::Format;
+use crate::output::OutputFormat;
 
-/// Where Nodepool's programs look for their configuration unless told otherwise.
+/// The default configuration file of Nodepool's programs.
 const SYSTEM_CONFIG: &str = "/etc/nodepool/nodepool.yaml";
-/// What `nodeyard` tries before that.
+/// The file that `nodeyard` tries before that.
 const LOCAL_CONFIG: &str = "./nodepool.yaml";
 const VARIABLE: &str = "NODEYARD_CONFIG";
 
 #[derive(Debug)]
-pub(crate) struct Context {
-    files: Files,
-    /// `$NODEYARD_CONFIG` and the working directory count; Nodepool's programs know neither.
+pub(crate) struct CommandContext {
+    files: ConfigFiles,
+    /// Whether to use `$NODEYARD_CONFIG` and the working directory, which Nodepool's programs do not.
     searches: bool,
-    pub(crate) format: Format,
+    pub(crate) format: OutputFormat,
     pub(crate) verbose: u8,
 }
 
-impl Context {
+impl CommandContext {
     /// Returns the configuration file to use, and what named it.
     fn find(&self) -> Option<(PathBuf, &'static str)> {
         if let Some(path) = &self.files.config {
@@ -48,25 +48,25 @@ impl Context {
     }
 
     /// Returns the first configuration file of those that are searched, if there is one.
-    pub(crate) fn source(&self) -> Option<Source> {
+    pub(crate) fn source(&self) -> Option<ConfigSource> {
         let (main, named_by) = self.find()?;
         info!(file = %main.display(), from = named_by, "using configuration");
-        Some(Source::new(main, self.files.secure.clone()))
+        Some(ConfigSource::new(main, self.files.secure.clone()))
     }
 
-    /// As [`Context::source`], for commands that need a configuration.
-    pub(crate) fn required_source(&self) -> anyhow::Result<Source> {
+    /// As [`CommandContext::source`], for commands that need a configuration.
+    pub(crate) fn required_source(&self) -> anyhow::Result<ConfigSource> {
         let source = self.source().with_context(|| self.not_found());
         source.code(ErrorCode::NoConfiguration)
     }
 
-    /// Returns none if there is no configuration, which is enough for the embedded store.
+    /// Loads the configuration. Returns None if there is none, which is enough for the embedded store.
     pub(crate) fn load(&self) -> anyhow::Result<Option<Arc<Config>>> {
         let loaded = self.source().as_ref().map(load).transpose()?;
         Ok(loaded.map(|(config, _)| config))
     }
 
-    /// As [`Context::load`], for commands that need a configuration.
+    /// Like [`CommandContext::load`], for commands that need a configuration.
     pub(crate) fn require(&self) -> anyhow::Result<Arc<Config>> {
         let config = self.load()?.with_context(|| self.not_found());
         config.code(ErrorCode::NoConfiguration)
@@ -82,7 +82,7 @@ impl Context {
         format!("no configuration file found; tried {tried}")
     }
 
-    /// Says which configuration an error is about.
+    /// Returns which configuration an error is about.
     pub(crate) fn config_note(&self) -> String {
         match self.find() {
             Some((path, from)) => format!("configuration: {}, from {from}", path.display()),
@@ -91,19 +91,19 @@ impl Context {
     }
 }
 
-/// Reads as the daemons do: what is only doubtful is printed and does not stop them.
-pub(crate) fn load(source: &Source) -> anyhow::Result<(Arc<Config>, Stamp)> {
+/// Loads a configuration like the daemons: prints warnings and fails on errors only.
+pub(crate) fn load(source: &ConfigSource) -> anyhow::Result<(Arc<Config>, ConfigStamp)> {
     let loaded = nodeyard_config::load(source, Mode::Daemon);
     print_diagnostics(&loaded);
     match loaded.config {
         Some(config) => Ok((Arc::new(config), loaded.stamp)),
-        None => Err(anyhow!("{} cannot be used", source.main.display()))
+        None => Err(anyhow!("invalid configuration {}", source.main.display()))
             .code(ErrorCode::BadConfiguration),
     }
 }
 
-impl From<&Global> for Context {
-    fn from(global: &Global) -> Self {
+impl From<&GlobalArgs> for CommandContext {
+    fn from(global: &GlobalArgs) -> Self {
         Self {
             searches: true,
             files: global.files.clone(),
@@ -113,7 +113,7 @@ impl From<&Global> for Context {
     }
 }
 
-impl From<&Nodepool> for Context {
+impl From<&Nodepool> for CommandContext {
     fn from(args: &Nodepool) -> Self {
         Self {
             searches: false,
@@ -124,12 +124,12 @@ impl From<&Nodepool> for Context {
     }
 }
 
-impl From<&DaemonFlags> for Context {
+impl From<&DaemonFlags> for CommandContext {
     fn from(flags: &DaemonFlags) -> Self {
         Self {
             searches: false,
             files: flags.files.clone(),
-            format: Format::Table,
+            format: OutputFormat::Table,
             verbose: u8::from(flags.debug),
         }
     }

@@ -1,4 +1,4 @@
-//! Every command line that the README and the book show is one that the programs understand.
+//! Tests that the programs accept every command line in the README and the book.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,13 +7,13 @@ use clap::Parser;
 use clap::error::ErrorKind;
 
 use crate::cli::{Nodepool, NodepoolBuilder, NodepoolLauncher, Nodeyard};
-use crate::program::Program;
+use crate::program::ProgramName;
 
-/// A line of a page that calls one of the programs.
-struct Call {
+/// A call of one of the programs in a page.
+struct DocumentedCall {
     place: String,
     words: Vec<String>,
-    /// In a text a command may be named without what it needs.
+    /// In running text, required arguments may be missing.
     in_text: bool,
 }
 
@@ -28,20 +28,22 @@ fn pages(dir: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The words of a command, up to what a shell keeps for itself.
+/// Splits a command into words, up to shell operators.
 fn words(line: &str) -> Option<Vec<String>> {
     let words = shlex::split(line)?.into_iter();
     let words: Vec<String> = words
         .take_while(|word| !["&", "&&", "|", ">", "<", ";"].contains(&word.as_str()))
         .collect();
-    let programs = [Program::Nodeyard].into_iter().chain(Program::LINKS);
+    let programs = [ProgramName::Nodeyard]
+        .into_iter()
+        .chain(ProgramName::LINKS);
     let ours = programs
         .into_iter()
         .any(|program| words.first().is_some_and(|name| name == program.name()));
     (ours && words.len() > 1).then_some(words)
 }
 
-fn calls(page: &Path, text: &str, found: &mut Vec<Call>) {
+fn calls(page: &Path, text: &str, found: &mut Vec<DocumentedCall>) {
     let mut fenced = false;
     let joined = text.replace("\\\n", " ");
     for (number, line) in joined.lines().enumerate() {
@@ -53,20 +55,20 @@ fn calls(page: &Path, text: &str, found: &mut Vec<Call>) {
         if fenced || line.starts_with("    ") {
             let line = line.trim_start();
             let line = line.strip_prefix("$ ").unwrap_or(line);
-            found.extend(words(line).map(|words| Call {
+            found.extend(words(line).map(|words| DocumentedCall {
                 place,
                 words,
                 in_text: false,
             }));
             continue;
         }
-        // Alternatives and ellipses are for people.
+        // Alternatives and ellipses are not literal.
         let spans = line.split('`').skip(1).step_by(2);
         for span in
             spans.filter(|span| !span.contains(['|', '[', '…', '*']) && !span.contains("..."))
         {
             let place = place.clone();
-            found.extend(words(span).map(|words| Call {
+            found.extend(words(span).map(|words| DocumentedCall {
                 place,
                 words,
                 in_text: true,
@@ -75,11 +77,11 @@ fn calls(page: &Path, text: &str, found: &mut Vec<Call>) {
     }
 }
 
-fn understood<P: Parser>(call: &Call) -> Result<(), String> {
+fn understood<P: Parser>(call: &DocumentedCall) -> Result<(), String> {
     let Err(error) = P::try_parse_from(&call.words) else {
         return Ok(());
     };
-    // A word in the place of a value.
+    // A placeholder instead of a value.
     if error.kind() == ErrorKind::ValueValidation {
         return Ok(());
     }
@@ -98,7 +100,7 @@ fn understood<P: Parser>(call: &Call) -> Result<(), String> {
 }
 
 #[test]
-fn commands_are_understood() {
+fn documented_commands_are_valid() {
     let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut files = vec![checkout.join("README.md")];
     pages(&checkout.join("docs"), &mut files);
@@ -110,11 +112,11 @@ fn commands_are_understood() {
     let wrong: Vec<String> = found
         .iter()
         .filter_map(|call| {
-            match Program::from_argv0(call.words.first().map(AsRef::as_ref)) {
-                Program::Nodeyard => understood::<Nodeyard>(call),
-                Program::Nodepool => understood::<Nodepool>(call),
-                Program::NodepoolLauncher => understood::<NodepoolLauncher>(call),
-                Program::NodepoolBuilder => understood::<NodepoolBuilder>(call),
+            match ProgramName::from_argv0(call.words.first().map(AsRef::as_ref)) {
+                ProgramName::Nodeyard => understood::<Nodeyard>(call),
+                ProgramName::Nodepool => understood::<Nodepool>(call),
+                ProgramName::NodepoolLauncher => understood::<NodepoolLauncher>(call),
+                ProgramName::NodepoolBuilder => understood::<NodepoolBuilder>(call),
             }
             .err()
         })

@@ -1,8 +1,8 @@
-//! `store export` and `store import`: a state as a file of JSON lines, the same for every backend.
+//! `store export` and `store import`: a store's state as a file of JSON lines, the same for every backend.
 //!
-//! The first line is a [`Header`], the last one the [`End`], without which an export is cut short, and every other one
-//! a [`Line`], parents before their children. A line holds what makes a record the same record elsewhere: path, data,
-//! and how many children it has ever had, because the next sequence number below it is made from that.
+//! The first line is an [`ExportHeader`] and the last an [`ExportTrailer`], without which the file is truncated. Every
+//! other line is an [`ExportedRecord`], parents before their children: path, data, and the number of children ever
+//! created, which determines the next sequence number.
 
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::Path;
@@ -19,46 +19,46 @@ use crate::output::count;
 
 const FORMAT: u32 = 2;
 
-/// As [`FORMAT`], but without an [`End`].
-const ENDLESS: u32 = 1;
+/// The previous format, without a trailer.
+const FORMAT_WITHOUT_TRAILER: u32 = 1;
 
-/// Operations of one multi while a counter is advanced, well below what a server takes at once.
+/// The number of operations in one multi while a counter is advanced, well below a server's limit.
 const BATCH: usize = 1000;
 
-/// Requests on their way at the same time.
+/// The number of concurrent requests.
 const WINDOW: usize = 256;
 
-/// ZooKeeper keeps its own settings here; they are never part of a state.
+/// ZooKeeper's own records, which are never exported.
 const RESERVED: &str = "/zookeeper";
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-struct Header {
+struct ExportHeader {
     nodeyard_export: u32,
 }
 
 #[derive(Serialize, Deserialize, Debug, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
-struct Line {
+struct ExportedRecord {
     path: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     data: Option<String>,
     /// Data that is not UTF-8, as hexadecimal digits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     hex: Option<String>,
-    /// Children ever created below this record.
+    /// The number of children ever created below this record.
     #[serde(default)]
     creates: u32,
 }
 
-/// How many records there are.
+/// The last line: the number of records.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct End {
+struct ExportTrailer {
     records: usize,
 }
 
-impl Line {
+impl ExportedRecord {
     fn new(path: &TreePath, data: &[u8], stat: &Stat) -> Self {
         let (text, hex) = match std::str::from_utf8(data) {
             Ok("") => (None, None),
@@ -100,7 +100,8 @@ fn unhex(text: &str) -> Option<Bytes> {
     })
 }
 
-/// `cversion` counts additions and removals together; what is there now was added and not removed.
+/// Returns the number of children ever created. `cversion` counts additions and removals; existing children were only
+/// added.
 fn creates(stat: &Stat) -> u32 {
     let sum = i64::from(stat.cversion) + i64::from(stat.num_children);
     u32::try_from(sum / 2).unwrap_or(0)
@@ -108,7 +109,7 @@ fn creates(stat: &Stat) -> u32 {
 
 pub(crate) async fn export(tree: &dyn Tree, root: &TreePath, file: &Path) -> anyhow::Result<()> {
     let mut out = BufWriter::new(ExportFile::open(file)?);
-    let header = Header {
+    let header = ExportHeader {
         nodeyard_export: FORMAT,
     };
     write_line(&mut out, &header)?;
@@ -123,7 +124,10 @@ pub(crate) async fn export(tree: &dyn Tree, root: &TreePath, file: &Path) -> any
             ephemeral += 1;
             continue;
         }
-        write_line(&mut out, &Line::new(&path, &record.data, &record.stat))?;
+        write_line(
+            &mut out,
+            &ExportedRecord::new(&path, &record.data, &record.stat),
+        )?;
         records += 1;
         if record.stat.num_children > 0 {
             let mut children = match tree.list(&path).await {
@@ -136,7 +140,7 @@ pub(crate) async fn export(tree: &dyn Tree, root: &TreePath, file: &Path) -> any
             }
         }
     }
-    write_line(&mut out, &End { records })?;
+    write_line(&mut out, &ExportTrailer { records })?;
     let out = out.into_inner().map_err(io::Error::from)?;
     out.finish()?;
     eprintln!(
@@ -152,9 +156,9 @@ fn write_line(out: &mut impl Write, line: &impl Serialize) -> anyhow::Result<()>
     Ok(())
 }
 
-/// What an import will do, made and checked completely before anything is written.
+/// What an import will do, computed and checked before anything is written.
 #[derive(Default)]
-struct Plan {
+struct ImportPlan {
     create: Vec<(TreePath, Bytes)>,
     replace: Vec<(TreePath, Bytes)>,
     unchanged: usize,
@@ -167,7 +171,7 @@ pub(crate) async fn import(
     overwrite: bool,
     dry_run: bool,
 ) -> anyhow::Result<()> {
-    let lines = read(file).with_context(|| format!("cannot import {}", file.display()))?;
+    let lines = read(file).with_context(|| format!("failed to import {}", file.display()))?;
     let plan = plan(tree, lines, overwrite).await?;
     let summary = format!(
         "{} created, {} replaced, {} the same already",
@@ -179,7 +183,7 @@ pub(crate) async fn import(
         eprintln!("would be: {summary}");
         return Ok(());
     }
-    carry_out(tree, plan).await?;
+    apply(tree, plan).await?;
     eprintln!("{summary}");
     Ok(())
 }
@@ -192,44 +196,44 @@ fn read(file: &Path) -> anyhow::Result<Vec<(TreePath, Bytes, u32)>> {
     };
     let mut lines = input.lines().enumerate();
     let (_, first) = lines.next().context("the file is empty")?;
-    let header: Header = serde_json::from_str(&first?).context(
-        "line 1 is not the header of an export; was it written by `nodeyard store export`?",
-    )?;
+    let header: ExportHeader = serde_json::from_str(&first?)
+        .context("line 1: expected the header of a `nodeyard store export`")?;
     let format = header.nodeyard_export;
     ensure!(
-        (ENDLESS..=FORMAT).contains(&format),
-        "the export has format {format}, this program reads {ENDLESS} and {FORMAT}"
+        (FORMAT_WITHOUT_TRAILER..=FORMAT).contains(&format),
+        "unsupported export format {format}; supported are {FORMAT_WITHOUT_TRAILER} and {FORMAT}"
     );
     let mut records = Vec::new();
     let mut end = None;
     for (number, line) in lines {
         let line = line?;
         let number = number + 1;
-        ensure!(end.is_none(), "line {number} is after the end");
+        ensure!(end.is_none(), "line {number} follows the last line");
         match serde_json::from_str(&line) {
             Ok(found) if format == FORMAT => end = Some(found),
-            _ => records.push(parse(&line).with_context(|| format!("line {number} is no record"))?),
+            _ => records
+                .push(parse(&line).with_context(|| format!("line {number}: invalid record"))?),
         }
     }
     match end {
-        Some(End { records: all }) => ensure!(
+        Some(ExportTrailer { records: all }) => ensure!(
             all == records.len(),
-            "{} were exported, and {} are there",
+            "expected {}, found {}",
             count(all, "record"),
             records.len()
         ),
         None if format == FORMAT => bail!(
-            "it is cut short: the last line, which says how many records there are, is missing; export again"
+            "the file is truncated: the last line with the number of records is missing; export again"
         ),
         None => eprintln!(
-            "this export is of a kind that does not say how many records there are; if it was cut short, that cannot be seen"
+            "this export has an old format without the number of records; truncation cannot be detected"
         ),
     }
     Ok(records)
 }
 
 fn parse(line: &str) -> anyhow::Result<(TreePath, Bytes, u32)> {
-    let line: Line = serde_json::from_str(line)?;
+    let line: ExportedRecord = serde_json::from_str(line)?;
     Ok((
         TreePath::new(line.path.as_str())?,
         line.bytes()?,
@@ -241,8 +245,8 @@ async fn plan(
     tree: &dyn Tree,
     lines: Vec<(TreePath, Bytes, u32)>,
     overwrite: bool,
-) -> anyhow::Result<Plan> {
-    let mut plan = Plan::default();
+) -> anyhow::Result<ImportPlan> {
+    let mut plan = ImportPlan::default();
     let mut present = FuturesOrdered::new();
     let mut lines = lines.into_iter();
     loop {
@@ -265,7 +269,7 @@ async fn plan(
             Some(record) if record.data == data => plan.unchanged += 1,
             Some(_) if overwrite => plan.replace.push((path.clone(), data)),
             Some(_) => bail!(
-                "{path} exists already with other data; nothing was changed. Import into an empty \
+                "{path} already exists with other data; nothing was changed. Import into an empty \
                  store, or give --overwrite"
             ),
         }
@@ -275,29 +279,28 @@ async fn plan(
     }
 }
 
-async fn carry_out(tree: &dyn Tree, plan: Plan) -> anyhow::Result<()> {
+async fn apply(tree: &dyn Tree, plan: ImportPlan) -> anyhow::Result<()> {
     let mut writes = FuturesOrdered::new();
-    // Operations take effect in the order they are begun, so a parent is there before its children
-    // although nobody waits for it.
+    // Operations are executed in the order in which they are sent, so a parent exists before its children.
     for (path, data) in plan.create {
         writes.push_back(boxed(create(tree, path, data)));
-        drain(&mut writes, WINDOW).await?;
+        await_writes(&mut writes, WINDOW).await?;
     }
     for (path, data) in plan.replace {
         writes.push_back(boxed(async move {
             tree.set(&path, data, Version::Any).await?;
             Ok(())
         }));
-        drain(&mut writes, WINDOW).await?;
+        await_writes(&mut writes, WINDOW).await?;
     }
-    drain(&mut writes, 1).await?;
+    await_writes(&mut writes, 1).await?;
     for (path, creates) in plan.counters {
         advance_counter(tree, &path, creates).await?;
     }
     Ok(())
 }
 
-/// Somebody who works on the store may have made the record since the plan; the same one is as good.
+/// Creates a record. One that was created with the same data since the plan is accepted.
 async fn create(tree: &dyn Tree, path: TreePath, data: Bytes) -> anyhow::Result<()> {
     match tree
         .create(&path, data.clone(), CreateMode::Persistent)
@@ -307,7 +310,7 @@ async fn create(tree: &dyn Tree, path: TreePath, data: Bytes) -> anyhow::Result<
             let found = tree.get(&path).await?;
             ensure!(
                 found.data == data,
-                "{path} was made with other data while the import ran; stop what works on the \
+                "{path} was created with other data during the import; stop the daemons that use the \
                  store and import again"
             );
             Ok(())
@@ -316,13 +319,16 @@ async fn create(tree: &dyn Tree, path: TreePath, data: Bytes) -> anyhow::Result<
     }
 }
 
-type Pending<'a> = futures_util::future::BoxFuture<'a, anyhow::Result<()>>;
+type PendingWrite<'a> = futures_util::future::BoxFuture<'a, anyhow::Result<()>>;
 
-fn boxed<'a>(write: impl Future<Output = anyhow::Result<()>> + Send + 'a) -> Pending<'a> {
+fn boxed<'a>(write: impl Future<Output = anyhow::Result<()>> + Send + 'a) -> PendingWrite<'a> {
     Box::pin(write)
 }
 
-async fn drain(writes: &mut FuturesOrdered<Pending<'_>>, below: usize) -> anyhow::Result<()> {
+async fn await_writes(
+    writes: &mut FuturesOrdered<PendingWrite<'_>>,
+    below: usize,
+) -> anyhow::Result<()> {
     while writes.len() >= below
         && let Some(result) = writes.next().await
     {
@@ -331,7 +337,7 @@ async fn drain(writes: &mut FuturesOrdered<Pending<'_>>, below: usize) -> anyhow
     Ok(())
 }
 
-/// Counters go up only by creating children, so children are created and removed again.
+/// Advances a sequence counter by creating and deleting children, because there is no other way.
 pub(crate) async fn advance_counter(
     tree: &dyn Tree,
     path: &TreePath,

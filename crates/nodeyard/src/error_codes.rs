@@ -100,11 +100,11 @@ fn own_code(error: &(dyn Error + 'static)) -> Option<ErrorCode> {
     if let Some(http_api::Error::Bind(error)) = error.downcast_ref() {
         return own_code(error);
     }
-    if let Some(http_api::BindError::Tls { .. }) = error.downcast_ref() {
+    if let Some(http_api::ApiBindError::Tls { .. }) = error.downcast_ref() {
         return Some(ErrorCode::ApiTls);
     }
     let alike = [
-        (error.is::<api_client::Refusal>(), ErrorCode::ApiRefused),
+        (error.is::<api_client::ApiError>(), ErrorCode::ApiRefused),
         (error.is::<ScanError>(), ErrorCode::MachineSilent),
         (
             error.is::<gearman::ConnectError>(),
@@ -115,8 +115,11 @@ fn own_code(error: &(dyn Error + 'static)) -> Option<ErrorCode> {
             ErrorCode::JobServerTls,
         ),
         (error.is::<api::statsd::Error>(), ErrorCode::Statsd),
-        (error.is::<api::webapp::BindError>(), ErrorCode::Listen),
-        (error.is::<http_api::BindError>(), ErrorCode::Listen),
+        (
+            error.is::<api::webapp::WebappBindError>(),
+            ErrorCode::Listen,
+        ),
+        (error.is::<http_api::ApiBindError>(), ErrorCode::Listen),
         (
             error.is::<http_api::LocalTokenError>(),
             ErrorCode::LocalToken,

@@ -1,4 +1,4 @@
-//! How a program ends: its exit codes, and how an error is shown.
+//! Exit codes and error output.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Write as _};
@@ -9,67 +9,67 @@ use anstyle::{AnsiColor, Style};
 
 use crate::error_codes::code_of;
 
-/// The codes that scripts may rely on; the manual pages list them.
+/// The exit codes that scripts may rely on; the manual pages list them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum CommandOutcome {
     Success,
-    /// What was asked for is not so, or could not be done.
+    /// The command failed, or the answer is negative.
     Failure,
-    /// The command line makes no sense.
+    /// The command line is invalid.
     Usage,
-    /// It was done, but what follows from it is not complete yet.
+    /// The command succeeded, but its effect is not complete yet.
     Unfinished,
-    /// That of a command that was run.
+    /// The exit code of a command that was run.
     Code(u8),
 }
 
 pub(crate) const EXIT_CODES_HELP: &str = "\
 Exit codes:
   0  done
-  1  it could not be done, or a check failed; the reason is on standard error
+  1  failed, or a check failed; the error is on standard error
   2  the command line is wrong
-  3  `drain`: something is still under way; `image prune`, `image leaks`: something is still there
+  3  `drain`: work is still in progress; `image prune`, `image leaks`: images remain
 `exec`, `git-exec` and `request` end with the code of the command they ran, `request` with 128
 and the number of the signal that ended it.";
 
-impl From<Outcome> for ExitCode {
-    fn from(outcome: Outcome) -> Self {
+impl From<CommandOutcome> for ExitCode {
+    fn from(outcome: CommandOutcome) -> Self {
         ExitCode::from(match outcome {
-            Outcome::Success => 0,
-            Outcome::Failure => 1,
-            Outcome::Usage => 2,
-            Outcome::Unfinished => 3,
-            Outcome::Code(code) => code,
+            CommandOutcome::Success => 0,
+            CommandOutcome::Failure => 1,
+            CommandOutcome::Usage => 2,
+            CommandOutcome::Unfinished => 3,
+            CommandOutcome::Code(code) => code,
         })
     }
 }
 
-/// Something that is not there, or not to be done now. Nodepool's scripts see a remark and no failure.
+/// An operation that is refused without being an error: scripts for Nodepool expect a message and exit code 0.
 #[derive(Debug)]
-pub(crate) struct Refusal(pub(crate) String);
+pub(crate) struct OperationRefused(pub(crate) String);
 
-impl fmt::Display for Refusal {
+impl fmt::Display for OperationRefused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Refusal {}
+impl std::error::Error for OperationRefused {}
 
-/// As `nodepool` takes it: a remark on standard output.
-pub(crate) fn remark(result: anyhow::Result<()>) -> anyhow::Result<Outcome> {
+/// Prints a refusal to standard output, as `nodepool` does.
+pub(crate) fn print_refusal(result: anyhow::Result<()>) -> anyhow::Result<CommandOutcome> {
     let Err(error) = result else {
-        return Ok(Outcome::Success);
+        return Ok(CommandOutcome::Success);
     };
-    let refusal = error.downcast::<Refusal>()?;
-    writeln!(io::stdout(), "{refusal}")?;
-    Ok(Outcome::Success)
+    let refused = error.downcast::<OperationRefused>()?;
+    writeln!(io::stdout(), "{refused}")?;
+    Ok(CommandOutcome::Success)
 }
 
-/// Prints the error with everything that caused it. A reader that went away (`| head`) is no error.
-pub(crate) fn report(error: &anyhow::Error) -> Outcome {
+/// Prints an error with its causes. A closed output (`| head`) is not an error.
+pub(crate) fn report(error: &anyhow::Error) -> CommandOutcome {
     if is_broken_pipe(error) {
-        return Outcome::Success;
+        return CommandOutcome::Success;
     }
     let red = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
     let code = code_of(&**error).map(|code| format!("[{code}]"));
@@ -77,7 +77,7 @@ pub(crate) fn report(error: &anyhow::Error) -> Outcome {
     for cause in error.chain().skip(1) {
         eprintln!("  caused by: {cause}");
     }
-    Outcome::Failure
+    CommandOutcome::Failure
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

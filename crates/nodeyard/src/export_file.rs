@@ -1,7 +1,7 @@
-//! Where an export goes: to standard output, or into a file for its owner alone.
+//! The output of an export: standard output, or a file that only its owner can read.
 //!
-//! Records hold credentials of machines, so nobody else may read the file, whoever could read the one that it
-//! replaces. It takes its name when it is complete and on the disk: an export that fails leaves the one before it.
+//! Records contain credentials of machines. The file is written under a temporary name and renamed when it is complete
+//! and on disk, so a failed export keeps the previous file.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -15,12 +15,12 @@ pub(crate) enum ExportFile {
         file: NamedTempFile,
         path: PathBuf,
     },
-    /// A pipe, say, which has no other name and is no file to replace.
+    /// Standard output, a pipe or a device.
     Stream(Box<dyn Write>),
 }
 
 impl ExportFile {
-    /// `-` is standard output.
+    /// Opens a file; `-` is standard output.
     pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
         if path == Path::new("-") {
             return Ok(Self::Stream(Box::new(io::stdout().lock())));
@@ -29,7 +29,7 @@ impl ExportFile {
     }
 
     fn create(path: &Path) -> io::Result<Self> {
-        // The file behind a link is replaced, not the link.
+        // Follows symbolic links.
         let path = match fs::canonicalize(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => std::path::absolute(path)?,
             path => path?,
@@ -39,12 +39,12 @@ impl ExportFile {
             return Ok(Self::Stream(Box::new(stream)));
         }
         let directory = path.parent().unwrap_or(Path::new("/"));
-        // Made with the rights 0600.
+        // Created with mode 0600.
         let file = NamedTempFile::new_in(directory)?;
         Ok(Self::Draft { file, path })
     }
 
-    /// The export is complete.
+    /// Completes the export.
     pub(crate) fn finish(mut self) -> anyhow::Result<()> {
         self.flush()?;
         let Self::Draft { file, path } = self else {
@@ -53,7 +53,7 @@ impl ExportFile {
         let keep = || {
             file.as_file().sync_all()?;
             file.persist(&path)?;
-            // The name, too, is to be there after a crash.
+            // Makes the rename durable.
             let directory = path.parent().unwrap_or(Path::new("/"));
             File::open(directory)?.sync_all()
         };
@@ -78,5 +78,5 @@ impl Write for ExportFile {
 }
 
 fn cannot_write(path: &Path) -> String {
-    format!("cannot write {}", path.display())
+    format!("failed to write {}", path.display())
 }

@@ -1,5 +1,5 @@
-//! Which commands honour which of the options that every command takes. The others refuse them, so that no option is
-//! ignored.
+//! Options that all commands accept, and the commands that have no use for them. These reject the options, so that no
+//! option is ignored silently.
 
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
@@ -34,7 +34,7 @@ const WITHOUT_FORMAT: &[&str] = &[
     "man",
 ];
 
-/// Those that read no configuration.
+/// Commands that read no configuration.
 const WITHOUT_CONFIG: &[&str] = &[
     "init",
     "config schema",
@@ -60,7 +60,7 @@ pub(crate) fn check(command: &mut Command, matches: &ArgMatches) -> Result<(), c
         ("secure", WITHOUT_CONFIG, "it reads no configuration"),
     ];
     for (option, refusing, reason) in options {
-        // Not every depth has the value of an option that was given above it.
+        // Not every level has the value of an option that was given above it.
         let given = is_given(matches, option);
         if given && refusing.iter().any(|group| is_within(&path, group)) {
             let message = format!("`nodeyard {path}` does not take --{option}: {reason}");
@@ -110,14 +110,14 @@ mod tests {
         check(&mut command, &matches).is_err()
     }
 
-    /// What prints results, by the names of the commands; a new command has to be in one of the two lists.
+    /// Commands that print results. A new command has to be in one of the two lists.
     const WITH_FORMAT: &[&str] = &[
         "request", "lease", "scope", "config", "image", "store", "status", "node", "label", "pool",
         "provider", "build", "upload", "worker", "explain", "errors", "drain", "undrain",
     ];
 
     #[test]
-    fn every_command_honours_or_refuses_the_format() {
+    fn every_command_accepts_or_rejects_the_format() {
         let mut all = Vec::new();
         leaves(&Nodeyard::command(), "", &mut all);
         assert!(all.len() > 60, "{all:?}");

@@ -1,40 +1,40 @@
-//! `nodeyard --help`: the commands in groups, by what people do.
+//! `nodeyard --help`: the commands in groups by purpose.
 
 use std::fmt::Write as _;
 
 use clap::Command;
 
-/// Commands that are used for the same purpose, in the order in which they are shown.
-struct Group {
+/// Commands for the same purpose, in the order in which they are shown.
+struct CommandGroup {
     purpose: &'static str,
     commands: &'static [&'static str],
     example: &'static str,
 }
 
-const GROUPS: &[Group] = &[
-    Group {
+const GROUPS: &[CommandGroup] = &[
+    CommandGroup {
         purpose: "Run",
         commands: &["init", "up", "simulate"],
         example: "nodeyard init yard",
     },
-    Group {
-        purpose: "Ask for machines",
+    CommandGroup {
+        purpose: "Request machines",
         commands: &["request", "lease", "scope", "exec", "logs", "git-exec"],
         example: "nodeyard request debian -- make check",
     },
-    Group {
-        purpose: "Look",
+    CommandGroup {
+        purpose: "Inspect",
         commands: &[
             "status", "explain", "errors", "node", "label", "pool", "provider", "worker",
         ],
         example: "nodeyard status --watch",
     },
-    Group {
+    CommandGroup {
         purpose: "Images",
         commands: &["image", "build", "upload"],
         example: "nodeyard image wait debian",
     },
-    Group {
+    CommandGroup {
         purpose: "Operate",
         commands: &[
             "config",
@@ -49,7 +49,7 @@ const GROUPS: &[Group] = &[
     },
 ];
 
-/// Shows the subcommands in their groups, in place of the list that clap makes.
+/// Replaces clap's list of subcommands by groups.
 pub(crate) fn grouped(command: Command) -> Command {
     let groups = groups(&command);
     command.help_template(format!(
@@ -64,7 +64,7 @@ fn groups(command: &Command) -> String {
     for group in GROUPS {
         let _ = writeln!(text, "{}, such as `{}`:", group.purpose, group.example);
         for name in group.commands {
-            // Some are left out of a program without clusters.
+            // Some do not exist in a program without cluster drivers.
             if let Some(command) = command.find_subcommand(name) {
                 let about = command.get_about().map(ToString::to_string);
                 let _ = writeln!(text, "  {name:<width$}  {}", about.unwrap_or_default());
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn examples_are_of_their_group_and_understood() {
+    fn examples_belong_to_their_group_and_are_valid() {
         for group in GROUPS {
             let words = shlex::split(group.example).unwrap();
             assert!(

@@ -1,27 +1,27 @@
-//! What this host is called.
+//! The name of this host.
 
 use std::time::Duration;
 
 use tokio::process::Command;
 use tokio::time::timeout;
 
-/// For the program that asks the resolver.
+/// The timeout for the program that queries the resolver.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Without the domain, as components are registered.
+/// Returns the name without the domain, as in component records.
 pub(crate) fn name() -> String {
     let name = node_name();
     name.split('.').next().unwrap_or_default().to_owned()
 }
 
-/// The host's name as the kernel has it.
+/// Returns the kernel's name of the host.
 fn node_name() -> String {
     let system = rustix::system::uname();
     system.nodename().to_string_lossy().into_owned()
 }
 
-/// With the domain where one is known, as Python's `getfqdn` finds it: from the hosts file, and then from the
-/// resolver, which may take a while and is not waited for longer than a moment.
+/// Returns the name with the domain if there is one, as Python's `getfqdn` finds it: from the hosts file, else from the
+/// resolver, with a short timeout.
 pub(crate) async fn full_name() -> String {
     let name = node_name();
     if name.contains('.') {
@@ -37,8 +37,7 @@ pub(crate) async fn full_name() -> String {
     }
 }
 
-/// What the first line of the hosts file for our address calls it: by a name with a dot if there is one, and by its
-/// first name otherwise.
+/// Returns the name on the first line of the hosts file with our address: the first one with a dot, or else the first.
 fn in_hosts<'a>(hosts: &'a str, name: &str) -> Option<&'a str> {
     let lines = hosts.lines().filter_map(|line| line.split('#').next());
     let mut lines = lines.filter_map(|line| {
@@ -52,7 +51,7 @@ fn in_hosts<'a>(hosts: &'a str, name: &str) -> Option<&'a str> {
     dotted.next().or_else(|| names.clone().next())
 }
 
-/// The standard library cannot ask for canonical names; this program does nothing else.
+/// Queries the resolver with the program `hostname`, because the standard library cannot return canonical names.
 async fn ask_resolver() -> Option<String> {
     let asked = Command::new("hostname")
         .arg("-f")
@@ -68,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_hosts_file_knows_the_domain() {
+    fn the_domain_is_found_in_the_hosts_file() {
         let hosts =
             "127.0.0.1 localhost # np01.wrong\n10.0.0.1 np01.example.com np01\n10.0.0.2 np02\n";
         assert_eq!(in_hosts(hosts, "np01"), Some("np01.example.com"));

@@ -1,4 +1,4 @@
-//! The `nodeyard` binary: command lines, and the only place where all parts are wired together.
+//! The `nodeyard` binary: parses command lines and wires all crates together.
 
 mod api_client;
 #[cfg(test)]
@@ -10,6 +10,7 @@ mod context;
 #[cfg(test)]
 mod documented;
 mod dump;
+mod duration;
 mod error_codes;
 mod exit;
 mod export_file;
@@ -20,7 +21,6 @@ mod logging;
 mod output;
 mod program;
 mod progress_line;
-mod span;
 mod store_access;
 
 use std::ffi::OsString;
@@ -31,38 +31,38 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser};
 use crate::cli::{
     Nodepool, NodepoolBuilder, NodepoolCommand, NodepoolLauncher, Nodeyard, NodeyardCommand,
 };
-use crate::commands::builder::Hands;
-use crate::commands::daemon::Work;
-use crate::commands::launcher::Pages;
+use crate::commands::builder::WorkerCounts;
+use crate::commands::daemon::DaemonRole;
+use crate::commands::launcher::WebPages;
 use crate::commands::records::{RecordArgs, RecordKind};
-use crate::context::Context;
-use crate::exit::Outcome;
-use crate::program::Program;
+use crate::context::CommandContext;
+use crate::exit::CommandOutcome;
+use crate::program::ProgramName;
 
-/// Copies of many records come and go with the watches, from many threads; docs/decisions/allocator.md has the figures.
+/// Watches copy many records on many threads; docs/decisions/allocator.md has the measurements.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
-    let program = Program::from_argv0(args.first().map(OsString::as_os_str));
+    let program = ProgramName::from_argv0(args.first().map(OsString::as_os_str));
     let result = match program {
-        Program::Nodeyard => parse_nodeyard(args).map(nodeyard),
-        Program::Nodepool => parse::<Nodepool>(args).map(nodepool),
-        Program::NodepoolLauncher => parse::<NodepoolLauncher>(args).map(|args| {
+        ProgramName::Nodeyard => parse_nodeyard(args).map(nodeyard),
+        ProgramName::Nodepool => parse::<Nodepool>(args).map(nodepool),
+        ProgramName::NodepoolLauncher => parse::<NodepoolLauncher>(args).map(|args| {
             let pages = if args.no_webapp {
-                Pages::Off
+                WebPages::Disabled
             } else {
-                Pages::Wanted
+                WebPages::Required
             };
-            commands::daemon::run(program, args.daemon, Work::Launch(pages))
+            commands::daemon::run(program, args.daemon, DaemonRole::Launch(pages))
         }),
-        Program::NodepoolBuilder => parse::<NodepoolBuilder>(args).map(|args| {
-            let hands = Hands {
+        ProgramName::NodepoolBuilder => parse::<NodepoolBuilder>(args).map(|args| {
+            let workers = WorkerCounts {
                 builds: args.build_workers,
                 uploads: args.upload_workers,
             };
-            commands::daemon::run(program, args.daemon, Work::Build(hands))
+            commands::daemon::run(program, args.daemon, DaemonRole::Build(workers))
         }),
     };
     match result {
@@ -73,13 +73,13 @@ fn main() -> ExitCode {
     .into()
 }
 
-/// Help and version go to standard output and are no failure; clap decides which is which.
-fn parse<P: Parser>(args: Vec<OsString>) -> Result<P, Outcome> {
+/// Parses a command line. clap prints help and version to standard output, which is not an error.
+fn parse<P: Parser>(args: Vec<OsString>) -> Result<P, CommandOutcome> {
     P::try_parse_from(args).map_err(|error| print_usage(&error))
 }
 
-/// As [`parse`], and refuses options that the command would ignore.
-fn parse_nodeyard(args: Vec<OsString>) -> Result<Nodeyard, Outcome> {
+/// Like [`parse`], and rejects options that the command would ignore.
+fn parse_nodeyard(args: Vec<OsString>) -> Result<Nodeyard, CommandOutcome> {
     let mut command = help::grouped(Nodeyard::command());
     let parsed = command.try_get_matches_from_mut(args).and_then(|matches| {
         global_options::check(&mut command, &matches)?;
@@ -88,19 +88,19 @@ fn parse_nodeyard(args: Vec<OsString>) -> Result<Nodeyard, Outcome> {
     parsed.map_err(|error| print_usage(&error))
 }
 
-fn print_usage(error: &clap::Error) -> Outcome {
-    // Nobody is left to tell when even this cannot be printed.
+fn print_usage(error: &clap::Error) -> CommandOutcome {
+    // There is nowhere to report an error while printing.
     let _ = error.print();
     if error.use_stderr() {
-        Outcome::Usage
+        CommandOutcome::Usage
     } else {
-        Outcome::Success
+        CommandOutcome::Success
     }
 }
 
-fn nodeyard(args: Nodeyard) -> anyhow::Result<Outcome> {
+fn nodeyard(args: Nodeyard) -> anyhow::Result<CommandOutcome> {
     args.global.color.apply();
-    let context = Context::from(&args.global);
+    let context = CommandContext::from(&args.global);
     let works_on = matches!(
         args.command,
         NodeyardCommand::Up(_) | NodeyardCommand::Simulate(_)
@@ -131,7 +131,7 @@ fn nodeyard(args: Nodeyard) -> anyhow::Result<Outcome> {
         NodeyardCommand::Worker(args) => records(RecordKind::Worker, args, &context)?,
         NodeyardCommand::Explain(args) => block_on(commands::explain::run(args, &context))?,
         NodeyardCommand::Drain(args) => return block_on(commands::drain::run(args, &context)),
-        NodeyardCommand::Undrain(args) => block_on(commands::drain::undo(args, &context))?,
+        NodeyardCommand::Undrain(args) => block_on(commands::drain::undrain(args, &context))?,
         #[cfg(feature = "kubernetes")]
         NodeyardCommand::Exec(args) => return leave_with(commands::pod::exec(args, &context)),
         #[cfg(feature = "kubernetes")]
@@ -141,18 +141,18 @@ fn nodeyard(args: Nodeyard) -> anyhow::Result<Outcome> {
         NodeyardCommand::Simulate(args) => block_on(commands::simulate::run(args, &context))?,
         NodeyardCommand::Up(args) => block_on(commands::up::run(args, &context))?,
     }
-    Ok(Outcome::Success)
+    Ok(CommandOutcome::Success)
 }
 
-fn records(kind: RecordKind, args: RecordArgs, context: &Context) -> anyhow::Result<()> {
+fn records(kind: RecordKind, args: RecordArgs, context: &CommandContext) -> anyhow::Result<()> {
     block_on(commands::records::run(kind, args, context))
 }
 
-fn nodepool(args: Nodepool) -> anyhow::Result<Outcome> {
+fn nodepool(args: Nodepool) -> anyhow::Result<CommandOutcome> {
     if args.version {
         return program::print_nodepool_version();
     }
-    let context = Context::from(&args);
+    let context = CommandContext::from(&args);
     let level = logging::Level::commands(context.verbose);
     match &args.log_config {
         Some(path) => logging::start_daemon(level, logging::Destination::Configured(path))?,
@@ -161,29 +161,29 @@ fn nodepool(args: Nodepool) -> anyhow::Result<Outcome> {
     match args.command {
         Some(NodepoolCommand::ConfigValidate) => commands::config::validate(&context),
         Some(NodepoolCommand::Store(command)) => {
-            exit::remark(block_on(commands::nodepool::run(command, &context)))
+            exit::print_refusal(block_on(commands::nodepool::run(command, &context)))
         }
         None => {
             Nodepool::command().print_help()?;
-            Ok(Outcome::Failure)
+            Ok(CommandOutcome::Failure)
         }
     }
 }
 
-/// Like [`block_on`], without waiting for a thread that still reads standard input.
+/// Like [`block_on`], without waiting for a thread that is blocked on standard input.
 #[cfg(feature = "kubernetes")]
-fn leave_with<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+fn leave_with<T>(role: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
-    let result = runtime.block_on(work);
+    let result = runtime.block_on(role);
     runtime.shutdown_background();
     result
 }
 
-fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+fn block_on<T>(role: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?
-        .block_on(work)
+        .block_on(role)
 }

@@ -1,4 +1,4 @@
-//! What commands print: tables for people, JSON and YAML for programs.
+//! Output of commands: tables for people, JSON and YAML for programs.
 
 mod yaml;
 
@@ -10,32 +10,32 @@ use comfy_table::presets::NOTHING;
 use comfy_table::{ColumnConstraint, ContentArrangement, Table, Width};
 use serde::Serialize;
 
-/// Between two columns.
+/// The gap between columns.
 const GAP: u16 = 2;
-/// A column of sentences that gets less room than this is not wrapped.
+/// The minimum width of a wrapped column.
 const NARROWEST: usize = 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-pub(crate) enum Format {
-    /// For people.
+pub(crate) enum OutputFormat {
+    /// A table for people.
     #[default]
     Table,
-    /// For programs: stable keys, one document.
+    /// JSON with stable keys, in one document.
     Json,
-    /// The same as YAML.
+    /// The same in YAML.
     Yaml,
 }
 
-impl Format {
-    /// True if programs read it.
+impl OutputFormat {
+    /// Returns whether the output is a document for programs.
     pub(crate) fn is_document(self) -> bool {
-        self != Format::Table
+        self != OutputFormat::Table
     }
 
-    /// For results that have no form for people.
+    /// Returns JSON instead of a table, for results without a table form.
     pub(crate) fn or_json(self) -> Self {
         match self {
-            Format::Table => Format::Json,
+            OutputFormat::Table => OutputFormat::Json,
             document => document,
         }
     }
@@ -43,7 +43,7 @@ impl Format {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum Color {
-    /// Where standard output or error is a terminal.
+    /// If standard output or error is a terminal.
     #[default]
     Auto,
     Always,
@@ -51,7 +51,7 @@ pub(crate) enum Color {
 }
 
 impl Color {
-    /// Decides for all that is printed through `anstream` from now on.
+    /// Applies the choice to everything that is printed through `anstream`.
     pub(crate) fn apply(self) {
         match self {
             Color::Auto => anstream::ColorChoice::Auto,
@@ -63,9 +63,9 @@ impl Color {
 }
 
 /// Prints one document.
-pub(crate) fn document(value: &impl Serialize, format: Format) -> anyhow::Result<()> {
+pub(crate) fn document(value: &impl Serialize, format: OutputFormat) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
-    if format == Format::Yaml {
+    if format == OutputFormat::Yaml {
         let value = serde_json::to_value(value).map_err(io::Error::from)?;
         out.write_all(yaml::text(&value).as_bytes())?;
         return Ok(());
@@ -76,9 +76,9 @@ pub(crate) fn document(value: &impl Serialize, format: Format) -> anyhow::Result
 }
 
 /// Prints one of many values: a line of JSON, or a YAML document of its own.
-pub(crate) fn stream(value: &impl Serialize, format: Format) -> anyhow::Result<()> {
+pub(crate) fn stream(value: &impl Serialize, format: OutputFormat) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
-    if format == Format::Yaml {
+    if format == OutputFormat::Yaml {
         let value = serde_json::to_value(value).map_err(io::Error::from)?;
         write!(out, "---\n{}", yaml::text(&value))?;
     } else {
@@ -89,7 +89,7 @@ pub(crate) fn stream(value: &impl Serialize, format: Format) -> anyhow::Result<(
     Ok(())
 }
 
-/// Columns under headings in capitals, two blanks between them: easy on the eye and on `awk`.
+/// Prints a table with upper-case headings and two spaces between columns.
 pub(crate) fn table<const N: usize>(
     headings: [&str; N],
     rows: impl IntoIterator<Item = [String; N]>,
@@ -98,7 +98,7 @@ pub(crate) fn table<const N: usize>(
     self::rows(headings, rows.into_iter().map(Vec::from).collect())
 }
 
-/// As [`table`], where the number of columns is not known to the compiler.
+/// Like [`table`], with a number of columns that is not known at compile time.
 pub(crate) fn rows(headings: Vec<String>, rows: Vec<Vec<String>>) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     let width = width_of(&out);
@@ -108,7 +108,7 @@ pub(crate) fn rows(headings: Vec<String>, rows: Vec<Vec<String>>) -> anyhow::Res
     Ok(())
 }
 
-/// Wraps the last column, which has the sentences, where a terminal has some room for it.
+/// Lays out a table. The last column, which contains long texts, is wrapped if the terminal is wide enough.
 fn lines(headings: Vec<String>, rows: Vec<Vec<String>>, width: Option<usize>) -> Vec<String> {
     let mut table = Table::new();
     table.load_style(NOTHING).set_header(headings);
@@ -142,7 +142,7 @@ fn lines(headings: Vec<String>, rows: Vec<Vec<String>>, width: Option<usize>) ->
         .collect()
 }
 
-/// Returns how many columns a terminal has.
+/// Returns the width of a terminal in columns.
 pub(crate) fn width_of(file: &(impl AsFd + IsTerminal)) -> Option<usize> {
     let size = file
         .is_terminal()
@@ -150,12 +150,12 @@ pub(crate) fn width_of(file: &(impl AsFd + IsTerminal)) -> Option<usize> {
     (size.ws_col > 0).then(|| usize::from(size.ws_col))
 }
 
-/// Says that a list is empty.
+/// Prints that a list is empty.
 pub(crate) fn none(thing: &str) -> anyhow::Result<()> {
     Ok(writeln!(io::stdout(), "no {thing}s")?)
 }
 
-/// `1 record`, `2 records`.
+/// Returns `1 record`, `2 records`.
 pub(crate) fn count(number: usize, thing: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {thing}{plural}")

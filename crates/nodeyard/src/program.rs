@@ -1,58 +1,58 @@
-//! One binary, several programs: which one runs is decided by the name it was called by.
+//! Selects the program by the name that the binary was called with.
 
 use std::ffi::OsStr;
 use std::io::{self, Write as _};
 use std::path::Path;
 
-use crate::exit::Outcome;
+use crate::exit::CommandOutcome;
 
-/// The release of Nodepool whose command lines and records these programs keep.
+/// The release of Nodepool that the command lines and records are compatible with.
 const NODEPOOL_RELEASE: &str = "11.0.0";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Program {
+pub(crate) enum ProgramName {
     Nodeyard,
     Nodepool,
     NodepoolLauncher,
     NodepoolBuilder,
 }
 
-impl Program {
-    /// The names a link to this binary may have, beside its own.
-    pub(crate) const LINKS: [Program; 3] = [
-        Program::Nodepool,
-        Program::NodepoolLauncher,
-        Program::NodepoolBuilder,
+impl ProgramName {
+    /// The names that links to this binary may have.
+    pub(crate) const LINKS: [ProgramName; 3] = [
+        ProgramName::Nodepool,
+        ProgramName::NodepoolLauncher,
+        ProgramName::NodepoolBuilder,
     ];
 
-    /// Any other name than those of [`Self::LINKS`] is plain `nodeyard`, so that the file can be
-    /// renamed (`nodeyard-0.1`, say) without becoming something else.
+    /// Returns the program for a name. Names other than those of [`Self::LINKS`] mean `nodeyard`, so that the file can
+    /// be renamed, for example to `nodeyard-0.1`.
     pub(crate) fn from_argv0(argv0: Option<&OsStr>) -> Self {
         let name = argv0.map(Path::new).and_then(Path::file_name);
         Self::LINKS
             .into_iter()
             .find(|program| name == Some(OsStr::new(program.name())))
-            .unwrap_or(Program::Nodeyard)
+            .unwrap_or(ProgramName::Nodeyard)
     }
 
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Program::Nodeyard => "nodeyard",
-            Program::Nodepool => "nodepool",
-            Program::NodepoolLauncher => "nodepool-launcher",
-            Program::NodepoolBuilder => "nodepool-builder",
+            ProgramName::Nodeyard => "nodeyard",
+            ProgramName::Nodepool => "nodepool",
+            ProgramName::NodepoolLauncher => "nodepool-launcher",
+            ProgramName::NodepoolBuilder => "nodepool-builder",
         }
     }
 }
 
-/// In the words of Nodepool, whose scripts read it.
-pub(crate) fn print_nodepool_version() -> anyhow::Result<Outcome> {
+/// Prints the version in Nodepool's format, which scripts parse.
+pub(crate) fn print_nodepool_version() -> anyhow::Result<CommandOutcome> {
     let ours = env!("CARGO_PKG_VERSION");
     writeln!(
         io::stdout(),
         "Nodepool version: {NODEPOOL_RELEASE}+nodeyard.{ours}"
     )?;
-    Ok(Outcome::Success)
+    Ok(CommandOutcome::Success)
 }
 
 #[cfg(test)]
@@ -60,13 +60,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_name_decides_and_the_directory_does_not() {
-        let program = |name: &str| Program::from_argv0(Some(OsStr::new(name)));
-        assert_eq!(program("/usr/bin/nodepool"), Program::Nodepool);
-        assert_eq!(program("nodepool-launcher"), Program::NodepoolLauncher);
-        assert_eq!(program("./nodepool-builder"), Program::NodepoolBuilder);
-        assert_eq!(program("nodeyard-0.1"), Program::Nodeyard);
-        assert_eq!(program("nodepool/nodeyard"), Program::Nodeyard);
-        assert_eq!(Program::from_argv0(None), Program::Nodeyard);
+    fn the_file_name_selects_the_program() {
+        let program = |name: &str| ProgramName::from_argv0(Some(OsStr::new(name)));
+        assert_eq!(program("/usr/bin/nodepool"), ProgramName::Nodepool);
+        assert_eq!(program("nodepool-launcher"), ProgramName::NodepoolLauncher);
+        assert_eq!(program("./nodepool-builder"), ProgramName::NodepoolBuilder);
+        assert_eq!(program("nodeyard-0.1"), ProgramName::Nodeyard);
+        assert_eq!(program("nodepool/nodeyard"), ProgramName::Nodeyard);
+        assert_eq!(ProgramName::from_argv0(None), ProgramName::Nodeyard);
     }
 }

@@ -1,9 +1,10 @@
-//! The line that says what a command waits for. It is written anew on a terminal; elsewhere each change is a line.
+//! A progress line on standard error: rewritten on a terminal, a new line for each change elsewhere.
 
 use std::io::{self, IsTerminal as _, Write as _};
 
 use crate::output;
 
+/// A progress line. Erased when dropped.
 #[derive(Debug, Default)]
 pub(crate) struct ProgressLine {
     shown: String,
@@ -16,7 +17,7 @@ impl ProgressLine {
         }
         let mut err = io::stderr().lock();
         if err.is_terminal() {
-            // Of a line that is wrapped, only the last part could be erased.
+            // Only the last part of a wrapped line could be erased.
             let width = output::width_of(&err).unwrap_or(usize::MAX);
             write!(err, "\r\x1b[K{}", shortened(text, width))?;
             err.flush()?;
@@ -27,7 +28,7 @@ impl ProgressLine {
         Ok(())
     }
 
-    /// Ends with a text that stays.
+    /// Ends with a final text.
     pub(crate) fn finish(mut self, text: &str) -> io::Result<()> {
         if !io::stderr().is_terminal() && self.shown == text {
             return Ok(());
@@ -36,7 +37,7 @@ impl ProgressLine {
         writeln!(io::stderr(), "{text}")
     }
 
-    /// Erases the line of a terminal.
+    /// Erases the line on a terminal.
     pub(crate) fn clear(&mut self) -> io::Result<()> {
         if io::stderr().is_terminal() && !self.shown.is_empty() {
             write!(io::stderr(), "\r\x1b[K")?;
@@ -46,14 +47,14 @@ impl ProgressLine {
     }
 }
 
-/// An error that ends a command is not to be appended to the line.
+/// Erases the line, so that an error is not appended to it.
 impl Drop for ProgressLine {
     fn drop(&mut self) {
         let _ = self.clear();
     }
 }
 
-/// Leaves the last column free, where some terminals would begin a new line.
+/// Truncates a text, leaving the last column free, because some terminals wrap there.
 fn shortened(text: &str, width: usize) -> String {
     if text.chars().count() < width {
         return text.to_owned();
@@ -67,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_never_reaches_the_edge_of_the_terminal() {
+    fn lines_are_shorter_than_the_terminal() {
         assert_eq!(shortened("building", 9), "building");
         assert_eq!(shortened("building", 8), "buildi…");
         assert_eq!(shortened("", 0), "…");

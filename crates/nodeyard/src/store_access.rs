@@ -1,7 +1,7 @@
-//! From a configuration to a handle on its store.
+//! Opens the store of a configuration.
 //!
-//! With `zookeeper-servers` the store is ZooKeeper. Otherwise it is the embedded one in `state-dir`: its
-//! owner is asked over the socket, and if no process owns it, the file is opened for the time of the command.
+//! With `zookeeper-servers` it is ZooKeeper, otherwise the embedded store in `state-dir`. Commands access the latter
+//! through its owner's socket, or open the file themselves if no process owns it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use clap::Args;
-use nodeyard_config::{Config, Handle};
+use nodeyard_config::{Config, ConfigHandle};
 use nodeyard_model::ErrorCode;
 use nodeyard_store::embedded::Embedded;
 use nodeyard_store::registry::Registry;
@@ -19,10 +19,10 @@ use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep};
 use tracing::warn;
 
-use crate::context::Context;
+use crate::context::CommandContext;
 use crate::error_codes::WithCode as _;
 
-/// How often to look whether another process is done with the file.
+/// The interval for checking whether another process has closed the file.
 const RETRY: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Args)]
@@ -30,7 +30,7 @@ pub(crate) struct TargetArgs {
     /// Use the embedded store in this directory, whatever the configuration says
     #[arg(long, global = true, value_name = "DIR")]
     state_dir: Option<PathBuf>,
-    /// Seconds to wait for the store to answer
+    /// Timeout for the store, in seconds
     #[arg(long, global = true, value_name = "SECONDS", default_value_t = 10)]
     timeout: u64,
 }
@@ -45,7 +45,7 @@ impl Default for TargetArgs {
 }
 
 impl TargetArgs {
-    /// The embedded store in a directory, or the configured store.
+    /// Selects the embedded store in a directory, or the configured store.
     pub(crate) fn in_directory(state_dir: Option<PathBuf>) -> Self {
         Self {
             state_dir,
@@ -54,56 +54,57 @@ impl TargetArgs {
     }
 }
 
-/// Which store a configuration means.
+/// The store that a configuration selects.
 #[derive(Debug, Clone)]
-pub(crate) enum Target {
+pub(crate) enum StoreTarget {
     ZooKeeper(Options),
     Embedded(PathBuf),
 }
 
-impl Target {
+impl StoreTarget {
     pub(crate) fn of(config: Option<&Config>) -> anyhow::Result<Self> {
         if let Some(zookeeper) = config.and_then(|config| config.zookeeper.as_ref()) {
-            return Ok(Target::ZooKeeper(options(zookeeper)?));
+            return Ok(StoreTarget::ZooKeeper(options(zookeeper)?));
         }
-        Ok(Target::Embedded(state_dir(config)?))
+        Ok(StoreTarget::Embedded(state_dir(config)?))
     }
 }
 
-/// A client for a program that goes on without a server, but not with certificates that nobody can use.
+/// Connects to ZooKeeper in the background. Fails only if the TLS files are invalid.
 pub(crate) fn connect(options: Options) -> anyhow::Result<Arc<ZooKeeper>> {
     if let Some(tls) = &options.tls {
-        tls.load().context("`zookeeper-tls` cannot be used")?;
+        tls.load().context("invalid `zookeeper-tls`")?;
     }
     Ok(ZooKeeper::connect(options))
 }
 
-/// Tells the client of a changed `zookeeper-servers`. The session stays, so all servers must belong to one ensemble, and
-/// nothing else about them can change.
-pub(crate) async fn follow_servers(client: Arc<ZooKeeper>, used: Options, mut config: Handle) {
-    let mut told = Vec::new();
+/// Applies changes of `zookeeper-servers` to the client. The session is kept, so all servers must belong to one
+/// ensemble; other changes need a restart.
+pub(crate) async fn follow_servers(
+    client: Arc<ZooKeeper>,
+    used: Options,
+    mut config: ConfigHandle,
+) {
+    let mut reported = Vec::new();
     while let Some(config) = config.changed().await {
-        match Target::of(Some(&config)) {
-            Ok(Target::ZooKeeper(options)) => {
+        match StoreTarget::of(Some(&config)) {
+            Ok(StoreTarget::ZooKeeper(options)) => {
                 let changed = fixed_changes(&used, &options);
-                if !changed.is_empty() && changed != told {
-                    warn!(
-                        "changed, but used only after a restart: {}",
-                        changed.join(", ")
-                    );
+                if !changed.is_empty() && changed != reported {
+                    warn!("restart to apply the changes of {}", changed.join(", "));
                 }
-                told = changed;
+                reported = changed;
                 client.set_hosts(options.hosts);
             }
-            Ok(Target::Embedded(_)) => {
-                warn!("`zookeeper-servers` is gone; another store is used after a restart");
+            Ok(StoreTarget::Embedded(_)) => {
+                warn!("`zookeeper-servers` was removed; restart to switch the store");
             }
-            Err(error) => warn!("the ZooKeeper servers stay as they were: {error:#}"),
+            Err(error) => warn!("failed to apply the changed `zookeeper-servers`: {error:#}"),
         }
     }
 }
 
-/// The keys whose values a connection keeps.
+/// Returns the changed settings that a connection cannot change.
 fn fixed_changes(used: &Options, new: &Options) -> Vec<&'static str> {
     let keys = [
         ("`chroot` of `zookeeper-servers`", used.chroot != new.chroot),
@@ -117,7 +118,7 @@ fn fixed_changes(used: &Options, new: &Options) -> Vec<&'static str> {
     changed.map(|(key, _)| key).collect()
 }
 
-/// Where this installation keeps what belongs to this host.
+/// Returns the directory for the state of this host.
 pub(crate) fn state_dir(config: Option<&Config>) -> anyhow::Result<PathBuf> {
     match config.and_then(|config| config.state_dir.as_deref()) {
         Some(directory) => Ok(PathBuf::from(directory)),
@@ -125,7 +126,7 @@ pub(crate) fn state_dir(config: Option<&Config>) -> anyhow::Result<PathBuf> {
     }
 }
 
-fn options(zookeeper: &nodeyard_config::ZooKeeper) -> anyhow::Result<Options> {
+fn options(zookeeper: &nodeyard_config::ZooKeeperConfig) -> anyhow::Result<Options> {
     let hosts = zookeeper
         .addresses()
         .iter()
@@ -145,7 +146,7 @@ fn options(zookeeper: &nodeyard_config::ZooKeeper) -> anyhow::Result<Options> {
     Ok(options)
 }
 
-/// `/var/lib/nodeyard` for root, otherwise below the user's own state directory.
+/// Returns `/var/lib/nodeyard` for root, otherwise a directory below the user's state directory.
 fn default_state_dir() -> anyhow::Result<PathBuf> {
     if rustix::process::geteuid().is_root() {
         return Ok(PathBuf::from("/var/lib/nodeyard"));
@@ -158,19 +159,19 @@ fn default_state_dir() -> anyhow::Result<PathBuf> {
     variable("XDG_STATE_HOME")
         .or_else(|| Some(variable("HOME")?.join(".local/state")))
         .map(|state| state.join("nodeyard"))
-        .context("neither XDG_STATE_HOME nor HOME is set; name a directory with --state-dir or state-dir")
+        .context("no state directory: neither XDG_STATE_HOME nor HOME is set; set --state-dir or `state-dir`")
         .code(ErrorCode::StateDirectory)
 }
 
-/// A handle for one command.
-pub(crate) struct Access {
+/// The store, opened for one command.
+pub(crate) struct StoreAccess {
     pub(crate) tree: Arc<dyn Tree>,
-    /// Kept while this process owns the file.
+    /// The engine, if this process has opened the file.
     owned: Option<Arc<Embedded>>,
 }
 
-impl Access {
-    /// Ends the session at once: what is left open would keep its ephemeral records until it times out.
+impl StoreAccess {
+    /// Ends the session, because its ephemeral records would otherwise stay until it times out.
     pub(crate) async fn close(self) {
         self.tree.close().await;
         if let Some(engine) = self.owned {
@@ -179,52 +180,57 @@ impl Access {
     }
 }
 
-pub(crate) async fn open(args: &TargetArgs, context: &Context) -> anyhow::Result<Access> {
+pub(crate) async fn open(
+    args: &TargetArgs,
+    context: &CommandContext,
+) -> anyhow::Result<StoreAccess> {
     let target = match &args.state_dir {
-        Some(directory) => Target::Embedded(directory.clone()),
-        None => Target::of(context.load()?.as_deref())?,
+        Some(directory) => StoreTarget::Embedded(directory.clone()),
+        None => StoreTarget::of(context.load()?.as_deref())?,
     };
     let patience = Duration::from_secs(args.timeout);
     match target {
-        Target::ZooKeeper(options) => {
+        StoreTarget::ZooKeeper(options) => {
             let servers: Vec<String> = options.hosts.iter().map(Host::to_string).collect();
             let client = connect(options)?;
             let connected = client.connected(patience).await.with_context(|| {
                 format!(
-                    "no ZooKeeper server answered within {} s: {} ({})",
+                    "no ZooKeeper server responded within {} s: {} ({})",
                     args.timeout,
                     servers.join(", "),
                     context.config_note()
                 )
             });
             connected.code(ErrorCode::StoreUnreachable)?;
-            Ok(Access {
+            Ok(StoreAccess {
                 tree: client,
                 owned: None,
             })
         }
-        Target::Embedded(directory) => embedded(&directory, patience, &context.config_note()).await,
+        StoreTarget::Embedded(directory) => {
+            embedded(&directory, patience, &context.config_note()).await
+        }
     }
 }
 
-/// Does something with the records of the store that the command line or the configuration names.
+/// Runs `work` with the registry of the store that the command line or the configuration selects.
 pub(crate) async fn with_registry<T>(
     args: &TargetArgs,
-    context: &Context,
+    context: &CommandContext,
     work: impl AsyncFnOnce(&Registry) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
     let access = open(args, context).await?;
     let registry = Registry::new(Arc::clone(&access.tree));
     let result = work(&registry).await;
-    // A command that was told no may still hold a place in a queue.
+    // A failed command may still be queued for a lock.
     registry.locks().settled().await;
     access.close().await;
     result
 }
 
-/// The owner if there is one, otherwise the file. A process that is about to become the owner, or another
-/// command that has the file open, is waited for.
-async fn embedded(directory: &Path, patience: Duration, note: &str) -> anyhow::Result<Access> {
+/// Opens the store through its owner, or else the file. Waits for a process that is about to become the owner and for
+/// commands that have the file open.
+async fn embedded(directory: &Path, patience: Duration, note: &str) -> anyhow::Result<StoreAccess> {
     let path = directory.join(socket::FILE_NAME);
     let deadline = Instant::now() + patience;
     loop {
@@ -234,11 +240,11 @@ async fn embedded(directory: &Path, patience: Duration, note: &str) -> anyhow::R
                 ..socket::ConnectOptions::default()
             };
             let tree = socket::connect(&path, options).await?;
-            return Ok(Access { tree, owned: None });
+            return Ok(StoreAccess { tree, owned: None });
         }
         if !Embedded::exists(directory) {
             let error = anyhow!(
-                "there is no store in {}; start one with `nodeyard up`, name another with --state-dir, or give a \
+                "no store in {}; start one with `nodeyard up`, select another with --state-dir, or give a \
                  configuration with `zookeeper-servers` ({note})",
                 directory.display()
             );
@@ -248,7 +254,7 @@ async fn embedded(directory: &Path, patience: Duration, note: &str) -> anyhow::R
             Err(Error::InUse { .. }) if Instant::now() < deadline => sleep(RETRY).await,
             engine => {
                 let engine = engine?;
-                return Ok(Access {
+                return Ok(StoreAccess {
                     tree: engine.session(),
                     owned: Some(engine),
                 });
@@ -257,9 +263,12 @@ async fn embedded(directory: &Path, patience: Duration, note: &str) -> anyhow::R
     }
 }
 
-/// The file for the process that is to be its owner. A command that has it open for a moment is waited for;
-/// another owner, who serves the socket, is not, and is named.
-pub(crate) async fn own(directory: &Path, patience: Duration) -> anyhow::Result<Arc<Embedded>> {
+/// Opens the file for the process that is to own it. Waits for a command that has it open; fails with the name of
+/// another owner.
+pub(crate) async fn open_as_owner(
+    directory: &Path,
+    patience: Duration,
+) -> anyhow::Result<Arc<Embedded>> {
     let path = directory.join(socket::FILE_NAME);
     let deadline = Instant::now() + patience;
     loop {
@@ -274,21 +283,21 @@ pub(crate) async fn own(directory: &Path, patience: Duration) -> anyhow::Result<
     }
 }
 
-/// Who it is that owns a store, from the other end of its socket.
+/// Describes the process that owns a store.
 fn described(directory: &Path, owner: &UnixStream) -> String {
     let directory = directory.display();
     let Some(pid) = owner.peer_cred().ok().and_then(|peer| peer.pid()) else {
-        return format!("another process has the store in {directory}; stop it first");
+        return format!("another process owns the store in {directory}; stop it first");
     };
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let line = String::from_utf8_lossy(&line).replace('\0', " ");
     format!(
-        "process {pid} ({}) has the store in {directory}; stop it first, or use another `state-dir`",
+        "process {pid} ({}) owns the store in {directory}; stop it first, or use another `state-dir`",
         line.trim()
     )
 }
 
-/// Opening reads the whole file, which is not for a thread that others wait for.
+/// Opens the store on a blocking thread, because opening reads the whole file.
 async fn open_file(directory: &Path) -> Result<Arc<Embedded>, Error> {
     let directory = directory.to_owned();
     let open = tokio::task::spawn_blocking(move || Embedded::open(&directory));

@@ -3,7 +3,7 @@
 mod settings;
 
 use nodeyard_config::clouds;
-pub use nodeyard_config::clouds::{CloudsError as SettingsError, Surroundings};
+pub use nodeyard_config::clouds::{CloudsError as SettingsError, ProcessEnvironment};
 
 pub use settings::{
     CloudSettings, Credentials, Domain, NetworkSettings, Scope, ServiceSettings, Tls, User,
@@ -11,12 +11,12 @@ pub use settings::{
 
 /// All configured clouds.
 #[derive(Debug, Clone)]
-pub struct Clouds(clouds::Clouds);
+pub struct Clouds(clouds::CloudsYaml);
 
 impl Clouds {
     /// Reads the files that openstacksdk would read.
-    pub fn find(around: &Surroundings) -> Result<Self, SettingsError> {
-        clouds::Clouds::find(around).map(Self)
+    pub fn find(around: &ProcessEnvironment) -> Result<Self, SettingsError> {
+        clouds::CloudsYaml::find(around).map(Self)
     }
 
     pub fn names(&self) -> impl Iterator<Item = &str> {

@@ -24,8 +24,8 @@ mod volumes;
 
 pub use call::{Call, CallResponse};
 pub use clouds::{
-    CloudSettings, Clouds, Credentials, Domain, NetworkSettings, Scope, ServiceSettings,
-    SettingsError, Surroundings, Tls, User,
+    CloudSettings, Clouds, Credentials, Domain, NetworkSettings, ProcessEnvironment, Scope,
+    ServiceSettings, SettingsError, Tls, User,
 };
 pub use compute::{
     Address, BootVolume, Compute, ComputeLimits, Fault, Flavor, FlavorRef, NewServer, Server,

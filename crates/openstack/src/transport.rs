@@ -120,14 +120,14 @@ impl Http {
         }
         let unusable = "failed to use the certificates of a cloud";
         let client = builder.build();
-        let client = client.map_err(|cause| SettingsError::new(unusable).because(cause))?;
+        let client = client.map_err(|cause| SettingsError::new(unusable).with_source(cause))?;
         Ok(Self(client))
     }
 }
 
 fn no_certificate(path: &Path, cause: reqwest::Error) -> SettingsError {
     let path = path.display();
-    SettingsError::new(format!("{path} has no valid certificate or key")).because(cause)
+    SettingsError::new(format!("{path} has no valid certificate or key")).with_source(cause)
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, SettingsError> {

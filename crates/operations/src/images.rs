@@ -1,12 +1,12 @@
-//! Asking for builds, pauses, and what is to be deleted.
+//! Requesting, pausing and deleting builds and uploads of images.
 
 use nodeyard_config::Config;
 use nodeyard_model::{BuildKey, BuildState, ImageName, Timestamp, UploadKey, UploadState};
 use nodeyard_store::registry::{Attempt, Registry};
 
-use crate::{Error, PATIENCE};
+use crate::{Error, LOCK_TIMEOUT};
 
-/// `<image>-<build id>`; the name of the image may have dashes of its own.
+/// Parses `<image>-<build id>`; the name of the image may contain dashes.
 pub fn parse_build(text: &str) -> Option<BuildKey> {
     let (image, build) = text.rsplit_once('-')?;
     Some(BuildKey {
@@ -15,7 +15,7 @@ pub fn parse_build(text: &str) -> Option<BuildKey> {
     })
 }
 
-/// Without a configuration it is not known whether anybody would build the image.
+/// Requests a build. `config`, where the caller has one, tells whether the image can be built.
 pub async fn request_build(
     registry: &Registry,
     config: Option<&Config>,
@@ -32,24 +32,24 @@ pub async fn request_build(
 
 pub async fn pause(registry: &Registry, image: &ImageName) -> Result<(), Error> {
     match registry.images().pause(image).await {
-        Err(error) if error.is_no_node() => Err(Error::Unheard),
+        Err(error) if error.is_no_node() => Err(Error::UnknownImage),
         paused => Ok(paused?),
     }
 }
 
-/// False if it was not paused.
+/// Clears the pause of an image. Returns false if it was not paused.
 pub async fn unpause(registry: &Registry, image: &ImageName) -> Result<bool, Error> {
     Ok(registry.images().unpause(image).await?)
 }
 
-/// Marks a build; builders delete its files and uploads.
+/// Marks a build as deleting; builders delete its files and uploads.
 pub async fn delete_build(
     registry: &Registry,
     key: &BuildKey,
     now: Timestamp,
 ) -> Result<(), Error> {
     let images = registry.images();
-    let held = match images.lock_build(key, PATIENCE).await? {
+    let held = match images.lock_build(key, LOCK_TIMEOUT).await? {
         Attempt::Gone => return Err(Error::Gone),
         Attempt::Busy => return Err(Error::Busy),
         Attempt::Held(held) => held,
@@ -67,14 +67,14 @@ pub async fn delete_build(
     Ok(())
 }
 
-/// Marks an upload; builders delete it from its provider.
+/// Marks an upload as deleting; a builder deletes it from its provider.
 pub async fn delete_upload(
     registry: &Registry,
     key: &UploadKey,
     now: Timestamp,
 ) -> Result<(), Error> {
     let images = registry.images();
-    let held = match images.lock_upload(key, PATIENCE).await? {
+    let held = match images.lock_upload(key, LOCK_TIMEOUT).await? {
         Attempt::Gone => return Err(Error::Gone),
         Attempt::Busy => return Err(Error::Busy),
         Attempt::Held(held) => held,

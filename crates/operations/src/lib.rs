@@ -1,8 +1,9 @@
-//! What operators do to nodes and images, by way of the records.
+//! What operators do to nodes, images and pools: hold, delete, pause, drain, request a build.
 //!
-//! The command line and the HTTP API do it here, so that both do the same. Whoever runs the launchers and
-//! builders sees the record change and acts; nothing here talks to a cloud.
+//! Shared by the command line and the HTTP API. Everything here changes records only; launchers and builders see the
+//! change and act on it.
 
+pub mod drain;
 pub mod images;
 pub mod nodes;
 
@@ -10,24 +11,24 @@ use std::time::Duration;
 
 use nodeyard_store::registry::Patience;
 
-/// How long to wait for a lock that a daemon holds for a moment.
-pub const PATIENCE: Patience = Patience::For(Duration::from_secs(5));
+/// How long to wait for a lock, because daemons hold locks for short moments.
+pub(crate) const LOCK_TIMEOUT: Patience = Patience::For(Duration::from_secs(5));
 
-/// Why nothing was done.
+/// Why an operation was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("it is not there")]
+    #[error("no such record")]
     Gone,
-    #[error("it is locked by whoever uses it or works on it")]
+    #[error("the record is locked by its current user")]
     Busy,
-    #[error("it is still being made")]
+    #[error("the build or upload is still in progress")]
     InProgress,
-    #[error("it is not in the configuration, so nobody would build it")]
+    #[error("the image is not in the configuration, so no builder would build it")]
     NotConfigured,
-    #[error("it is paused in the configuration, so nobody would build it")]
+    #[error("the image is paused in the configuration, so no builder would build it")]
     PausedByConfiguration,
-    #[error("nothing is known of it yet")]
-    Unheard,
+    #[error("no builder has registered the image yet")]
+    UnknownImage,
     #[error(transparent)]
     Store(#[from] nodeyard_store::Error),
 }

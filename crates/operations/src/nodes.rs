@@ -3,21 +3,21 @@
 use nodeyard_model::{Node, NodeId, NodeState, Timestamp};
 use nodeyard_store::registry::{Attempt, Registry};
 
-use crate::{Error, PATIENCE};
+use crate::{Error, LOCK_TIMEOUT};
 
-/// Why and for how long a node is held.
+/// The comment and the expiry of a hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Hold {
+pub struct HoldOptions {
     pub comment: Option<String>,
-    /// In seconds; without end when absent.
+    /// In seconds; unlimited if absent.
     pub expiration: Option<i64>,
 }
 
-/// Keeps a node for a person to look at.
+/// Puts a node on hold: it is not deleted until the hold expires or an operator deletes it.
 pub async fn hold(
     registry: &Registry,
     id: NodeId,
-    hold: Hold,
+    hold: HoldOptions,
     now: Timestamp,
 ) -> Result<Node, Error> {
     change(registry, id, |node| {
@@ -32,7 +32,7 @@ pub async fn hold(
     .await
 }
 
-/// Marks a node; its launcher deletes it.
+/// Marks a node as deleting; its launcher deletes it.
 pub async fn delete(registry: &Registry, id: NodeId, now: Timestamp) -> Result<Node, Error> {
     change(registry, id, |node| {
         node.set_state(NodeState::Deleting, now);
@@ -46,7 +46,7 @@ async fn change(
     change: impl FnOnce(&mut Node),
 ) -> Result<Node, Error> {
     let nodes = registry.nodes();
-    let held = match nodes.lock(id, PATIENCE).await? {
+    let held = match nodes.lock(id, LOCK_TIMEOUT).await? {
         Attempt::Gone => return Err(Error::Gone),
         Attempt::Busy => return Err(Error::Busy),
         Attempt::Held(held) => held,

@@ -1,14 +1,12 @@
-//! The lists of builds, uploads, and what is asked of images.
-//!
-//! Each comes in two ways: from rows that the caller has (`*_table`), and read from the store.
+//! The lists of builds, uploads and images: as tables from rows (`*_table`), and read from the store.
 
 use nodeyard_model::{BuildKey, ImageBuild, ImageName, ImageUpload, Timestamp, UploadKey};
 use nodeyard_store::Result;
 use nodeyard_store::registry::Registry;
 
-use crate::table::{Cell, Table};
+use crate::table::{Cell, RecordTable};
 
-/// A build with what its record does not say.
+/// A build record, and whether its image is paused.
 #[derive(Debug)]
 pub struct BuildRow<'a> {
     pub key: &'a BuildKey,
@@ -16,7 +14,10 @@ pub struct BuildRow<'a> {
     pub paused: bool,
 }
 
-pub fn build_table<'a>(rows: impl IntoIterator<Item = BuildRow<'a>>, now: Timestamp) -> Table {
+pub fn build_table<'a>(
+    rows: impl IntoIterator<Item = BuildRow<'a>>,
+    now: Timestamp,
+) -> RecordTable {
     let rows = rows.into_iter().map(|BuildRow { key, build, paused }| {
         vec![
             Cell::text(format_args!("{}-{}", key.image, key.build)),
@@ -39,13 +40,13 @@ pub fn build_table<'a>(rows: impl IntoIterator<Item = BuildRow<'a>>, now: Timest
         ("state", "State"),
         ("age", "Age"),
     ];
-    Table::new(columns, rows.collect(), now)
+    RecordTable::new(columns, rows.collect(), now)
 }
 
 pub fn upload_table<'a>(
     rows: impl IntoIterator<Item = (&'a UploadKey, &'a ImageUpload)>,
     now: Timestamp,
-) -> Table {
+) -> RecordTable {
     let rows = rows.into_iter().map(|(key, upload)| {
         vec![
             Cell::text(key.build.build),
@@ -68,10 +69,10 @@ pub fn upload_table<'a>(
         ("state", "State"),
         ("age", "Age"),
     ];
-    Table::new(columns, rows.collect(), now)
+    RecordTable::new(columns, rows.collect(), now)
 }
 
-/// What is asked of an image.
+/// The pause and the build request of an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageRow {
     pub image: ImageName,
@@ -79,25 +80,25 @@ pub struct ImageRow {
     pub request: Option<BuildRequest>,
 }
 
-/// A build that somebody waits for.
+/// An outstanding request to build an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BuildRequest {
-    pub asked: Timestamp,
+    pub requested_at: Timestamp,
     pub building: bool,
 }
 
-pub fn image_table(rows: impl IntoIterator<Item = ImageRow>, now: Timestamp) -> Table {
+pub fn image_table(rows: impl IntoIterator<Item = ImageRow>, now: Timestamp) -> RecordTable {
     let rows = rows.into_iter().map(|row| {
         let state = row.request.map(|request| match request.building {
             true => "building",
             false => "pending",
         });
-        let asked = row.request.map(|request| request.asked);
+        let requested_at = row.request.map(|request| request.requested_at);
         vec![
             Cell::text(&row.image),
             Cell::Flag(row.paused),
             Cell::from(state),
-            asked.map_or(Cell::Null, Cell::Since),
+            requested_at.map_or(Cell::Null, Cell::Since),
         ]
     });
     let columns = &[
@@ -106,10 +107,10 @@ pub fn image_table(rows: impl IntoIterator<Item = ImageRow>, now: Timestamp) -> 
         ("build_request", "Build Request"),
         ("build_request_age", "Build Request Age"),
     ];
-    Table::new(columns, rows.collect(), now)
+    RecordTable::new(columns, rows.collect(), now)
 }
 
-pub async fn builds(registry: &Registry, now: Timestamp) -> Result<Table> {
+pub async fn builds(registry: &Registry, now: Timestamp) -> Result<RecordTable> {
     let images = registry.images();
     let mut found = Vec::new();
     for image in images.names().await? {
@@ -125,7 +126,7 @@ pub async fn builds(registry: &Registry, now: Timestamp) -> Result<Table> {
     Ok(build_table(rows, now))
 }
 
-pub async fn uploads(registry: &Registry, now: Timestamp) -> Result<Table> {
+pub async fn uploads(registry: &Registry, now: Timestamp) -> Result<RecordTable> {
     let images = registry.images();
     let mut found = Vec::new();
     for image in images.names().await? {
@@ -139,14 +140,14 @@ pub async fn uploads(registry: &Registry, now: Timestamp) -> Result<Table> {
     Ok(upload_table(rows, now))
 }
 
-pub async fn image_status(registry: &Registry, now: Timestamp) -> Result<Table> {
+pub async fn image_status(registry: &Registry, now: Timestamp) -> Result<RecordTable> {
     let images = registry.images();
     let mut rows = Vec::new();
     for image in images.names().await? {
         let request = match images.build_request(&image).await? {
             None => None,
             Some(stat) => Some(BuildRequest {
-                asked: Timestamp::from_millis(stat.ctime),
+                requested_at: Timestamp::from_millis(stat.ctime),
                 building: is_building(registry, &image).await?,
             }),
         };
@@ -159,7 +160,7 @@ pub async fn image_status(registry: &Registry, now: Timestamp) -> Result<Table> 
     Ok(image_table(rows, now))
 }
 
-/// A builder holds the image's lock while it builds.
+/// Returns whether an image is being built: a builder holds the lock of the image's builds meanwhile.
 async fn is_building(registry: &Registry, image: &ImageName) -> Result<bool> {
     let lock = registry.images().building_lock(image)?;
     Ok(!lock.contenders().await?.is_empty())

@@ -1,8 +1,7 @@
-//! Nodepool's lists: nodes, uploads, builds, image status, requests, labels.
+//! Nodepool's lists: nodes, uploads, builds, image status, requests and labels.
 //!
-//! Operators and their scripts read these as `+---+` tables and as JSON, from the command line and from the
-//! web; columns, keys and forms are those of Nodepool. A [`Table`] is made from records by one of the
-//! modules here, and rendered by [`Table::text`] or serialised.
+//! Columns, JSON keys and formats are those of Nodepool, because operators' scripts parse them. The other modules turn
+//! records into a [`RecordTable`], which renders itself as a `+---+` table ([`RecordTable::text`]) and as JSON.
 
 mod images;
 mod labels;
@@ -17,4 +16,4 @@ pub use images::{
 pub use labels::labels;
 pub use nodes::{NodeRow, all_nodes, nodes};
 pub use requests::requests;
-pub use table::{Cell, Table};
+pub use table::{Cell, RecordTable};

@@ -4,7 +4,7 @@ use nodeyard_model::{ConnectionPort, LauncherId, Node, NodeId, PoolName, Provide
 use nodeyard_store::Result;
 use nodeyard_store::registry::Registry;
 
-use crate::table::{Cell, Table};
+use crate::table::{Cell, RecordTable};
 
 const PLAIN: usize = 9;
 
@@ -32,7 +32,7 @@ const COLUMNS: &[(&str, &str)] = &[
     ("driver_data", "Driver Data"),
 ];
 
-/// A node with what its record does not say.
+/// A node record, and whether the node is locked.
 #[derive(Debug)]
 pub struct NodeRow<'a> {
     pub id: NodeId,
@@ -40,19 +40,19 @@ pub struct NodeRow<'a> {
     pub locked: bool,
 }
 
-/// `detail` adds the columns that most people do not need.
+/// Lists nodes; `detail` adds the columns of `nodepool list --detail`.
 pub fn nodes<'a>(
     rows: impl IntoIterator<Item = NodeRow<'a>>,
     detail: bool,
     now: Timestamp,
-) -> Table {
+) -> RecordTable {
     let shown = if detail { COLUMNS.len() } else { PLAIN };
     let rows = rows.into_iter().map(|row| {
         let mut cells = cells(&row);
         cells.truncate(shown);
         cells
     });
-    Table::new(COLUMNS.get(..shown).unwrap_or(COLUMNS), rows.collect(), now)
+    RecordTable::new(COLUMNS.get(..shown).unwrap_or(COLUMNS), rows.collect(), now)
 }
 
 fn cells(NodeRow { id, node, locked }: &NodeRow<'_>) -> Vec<Cell> {
@@ -82,7 +82,7 @@ fn cells(NodeRow { id, node, locked }: &NodeRow<'_>) -> Vec<Cell> {
     ]
 }
 
-/// The connection of a pod holds its token, which is not for a list.
+/// Hides the connection of a pod, which contains its token.
 fn port(port: &ConnectionPort) -> Cell {
     match port {
         ConnectionPort::Number(number) => Cell::Number(i64::from(*number)),
@@ -90,13 +90,13 @@ fn port(port: &ConnectionPort) -> Cell {
     }
 }
 
-/// Reads the nodes and their locks from the store; `only` is one of them.
+/// Reads nodes and their locks from the store: all, or the one with id `only`.
 pub async fn all_nodes(
     registry: &Registry,
     only: Option<NodeId>,
     detail: bool,
     now: Timestamp,
-) -> Result<Table> {
+) -> Result<RecordTable> {
     let found = match only {
         Some(id) => registry
             .nodes()

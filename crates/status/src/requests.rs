@@ -2,7 +2,7 @@
 
 use nodeyard_model::{NodeRequest, RequestId, Timestamp};
 
-use crate::table::{Cell, Table};
+use crate::table::{Cell, RecordTable};
 
 const COLUMNS: &[(&str, &str)] = &[
     ("id", "Request ID"),
@@ -18,7 +18,7 @@ const COLUMNS: &[(&str, &str)] = &[
 pub fn requests<'a>(
     requests: impl IntoIterator<Item = (RequestId, &'a NodeRequest)>,
     now: Timestamp,
-) -> Table {
+) -> RecordTable {
     let rows = requests.into_iter().map(|(id, request)| {
         let labels = request.labels.iter().map(|label| label.as_str().to_owned());
         let declined = request.declined_by.iter().map(|id| id.as_str().to_owned());
@@ -33,5 +33,5 @@ pub fn requests<'a>(
             Cell::from(request.event_id.as_deref()),
         ]
     });
-    Table::new(COLUMNS, rows.collect(), now)
+    RecordTable::new(COLUMNS, rows.collect(), now)
 }

@@ -1,9 +1,9 @@
-//! A table that can be read by people and by programs.
+//! A table that renders as text and serialises as JSON.
 
 use nodeyard_model::{Opaque, Timestamp};
 use serde::ser::{Serialize, SerializeMap as _, SerializeSeq as _, Serializer};
 
-/// What stands at one place of a table.
+/// The value in one cell of a table.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Cell {
     Null,
@@ -12,9 +12,9 @@ pub enum Cell {
     Flag(bool),
     List(Vec<String>),
     Json(Opaque),
-    /// How long ago, as text in both forms.
+    /// The time since then as `DD:HH:MM:SS`, in text and in JSON.
     Age(Timestamp),
-    /// How long ago as text; for programs the moment itself, in whole seconds.
+    /// The time since then as `DD:HH:MM:SS` in text, and the Unix time in whole seconds in JSON.
     Since(Timestamp),
 }
 
@@ -33,12 +33,12 @@ impl Cell {
         Cell::Text(text.to_string())
     }
 
-    fn shown(&self, now: Timestamp) -> String {
+    fn as_text(&self, now: Timestamp) -> String {
         match self {
             Cell::Null => String::new(),
             Cell::Text(text) => text.clone(),
             Cell::Number(number) => number.to_string(),
-            // In the words of Python, which scripts compare with.
+            // As Python writes them; scripts compare with these.
             Cell::Flag(true) => "True".to_owned(),
             Cell::Flag(false) => "False".to_owned(),
             Cell::List(items) => items.join(","),
@@ -49,7 +49,7 @@ impl Cell {
     }
 }
 
-/// `DD:HH:MM:SS`
+/// Formats the time since `since` as `DD:HH:MM:SS`.
 fn age(since: Timestamp, now: Timestamp) -> String {
     let seconds = now.since(since).as_secs();
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);
@@ -61,15 +61,15 @@ fn age(since: Timestamp, now: Timestamp) -> String {
     )
 }
 
-/// Columns with a key for programs and a heading for people, and rows of as many cells.
+/// Columns (a JSON key and a heading each) and rows with one cell per column.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Table {
+pub struct RecordTable {
     columns: &'static [(&'static str, &'static str)],
     rows: Vec<Vec<Cell>>,
     now: Timestamp,
 }
 
-impl Table {
+impl RecordTable {
     pub fn new(
         columns: &'static [(&'static str, &'static str)],
         rows: Vec<Vec<Cell>>,
@@ -86,7 +86,7 @@ impl Table {
         self.rows.is_empty()
     }
 
-    /// As a grid. `fields` picks columns by their keys; their order stays.
+    /// Renders an ASCII grid. `fields` selects columns by their keys; their order stays.
     pub fn text(&self, fields: Option<&[&str]>) -> String {
         let wanted: Vec<bool> = self
             .columns
@@ -108,7 +108,7 @@ impl Table {
         let rows: Vec<Vec<String>> = self
             .rows
             .iter()
-            .map(|row| pick(row.iter().map(|cell| cell.shown(self.now)).collect()))
+            .map(|row| pick(row.iter().map(|cell| cell.as_text(self.now)).collect()))
             .collect();
         grid(&headings, &rows)
     }
@@ -156,23 +156,23 @@ fn grid(headings: &[String], rows: &[Vec<String>]) -> String {
     text + &rule
 }
 
-/// A list of objects with all keys.
-impl Serialize for Table {
+/// A JSON array of objects, each with all keys.
+impl Serialize for RecordTable {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut list = serializer.serialize_seq(Some(self.rows.len()))?;
         for row in &self.rows {
-            list.serialize_element(&Row { table: self, row })?;
+            list.serialize_element(&JsonRow { table: self, row })?;
         }
         list.end()
     }
 }
 
-struct Row<'a> {
-    table: &'a Table,
+struct JsonRow<'a> {
+    table: &'a RecordTable,
     row: &'a [Cell],
 }
 
-impl Serialize for Row<'_> {
+impl Serialize for JsonRow<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut object = serializer.serialize_map(Some(self.row.len()))?;
         for ((key, _), cell) in self.table.columns.iter().zip(self.row) {
@@ -199,8 +199,8 @@ mod tests {
         Timestamp::from_secs(seconds).unwrap()
     }
 
-    fn table(rows: Vec<Vec<Cell>>) -> Table {
-        Table::new(
+    fn table(rows: Vec<Vec<Cell>>) -> RecordTable {
+        RecordTable::new(
             &[("id", "ID"), ("labels", "Labels"), ("age", "Age")],
             rows,
             at(100_000.0),

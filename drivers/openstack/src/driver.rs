@@ -19,8 +19,8 @@ use nodeyard_driver::{
 use nodeyard_driver_common::openstack::{DownPorts, PoolOptions};
 use nodeyard_model::{Label, Limits, PoolName, ResourceName, Resources};
 use nodeyard_openstack::{
-    Clouds, Compute, ErrorKind, FloatingIp, Network, Port, Server, Session, Surroundings, Volume,
-    Volumes,
+    Clouds, Compute, ErrorKind, FloatingIp, Network, Port, ProcessEnvironment, Server, Session,
+    Volume, Volumes,
 };
 
 use crate::addresses;
@@ -74,7 +74,7 @@ impl OpenStackDriver {
     }
 
     /// Reads what clouds.yaml and the environment say of the cloud. Logs in with the first call.
-    pub fn connect(options: Options, around: &Surroundings) -> Result<Self, Error> {
+    pub fn connect(options: Options, around: &ProcessEnvironment) -> Result<Self, Error> {
         let settings = Clouds::find(around).and_then(|clouds| {
             clouds.cloud(Some(&options.cloud.name), options.cloud.region.as_deref())
         });

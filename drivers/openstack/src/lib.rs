@@ -20,5 +20,5 @@ pub use nodeyard_driver_common::openstack::{
     CloudImageOptions, CloudOptions, DiskImageOptions, ImageChoice, LabelOptions, PoolOptions,
     TidyOptions,
 };
-pub use nodeyard_openstack::Surroundings;
+pub use nodeyard_openstack::ProcessEnvironment;
 pub use options::Options;

@@ -1,50 +1,50 @@
-//! A builder's metrics for Prometheus: all names, with what they mean.
+//! The Prometheus metrics of a builder.
 //!
-//! Labels of series are names of images and providers: those of the configuration, and of the files that are left of
-//! an earlier one. Ids of images are not among them.
+//! Series are labelled with the names of images and providers, which the configuration bounds; ids of images are not
+//! used as labels.
 
-use super::{JobServerNow, Recorded, WorkerNow};
-use crate::metrics::exposition::{Exposition, Kind};
+use super::{JobServerStatus, WorkerCounters, WorkerStatus};
+use crate::metrics::exposition::{Exposition, MetricType};
 
 pub(super) fn all(
-    recorded: &Recorded,
-    now: &WorkerNow,
-    job_server: Option<&JobServerNow>,
+    counters: &WorkerCounters,
+    now: &WorkerStatus,
+    job_server: Option<&JobServerStatus>,
 ) -> String {
     let mut exposition = Exposition::default();
-    happened(&mut exposition, recorded);
-    existing(&mut exposition, now);
+    write_counters(&mut exposition, counters);
+    write_gauges(&mut exposition, now);
     if let Some(job_server) = job_server {
-        serving(&mut exposition, job_server);
+        write_job_server_metrics(&mut exposition, job_server);
     }
     exposition.build_info();
     exposition.finish()
 }
 
-fn happened(exposition: &mut Exposition, recorded: &Recorded) {
+fn write_counters(exposition: &mut Exposition, counters: &WorkerCounters) {
     let mut builds = exposition.family(
-        Kind::Counter,
+        MetricType::Counter,
         "nodeyard_image_builds_total",
         "Builds of an image that this builder has ended.",
     );
-    for ((image, succeeded), count) in &recorded.builds {
+    for ((image, succeeded), count) in &counters.builds {
         let labels = [("image", image.as_str()), ("result", result(*succeeded))];
         builds.sample(&labels, count);
     }
     let mut times = exposition.family(
-        Kind::Histogram,
+        MetricType::Histogram,
         "nodeyard_image_build_seconds",
         "How long builds of an image took that made one.",
     );
-    for (image, histogram) in &recorded.build_times {
+    for (image, histogram) in &counters.build_times {
         times.histogram(&[("image", image.as_str())], histogram);
     }
     let mut uploads = exposition.family(
-        Kind::Counter,
+        MetricType::Counter,
         "nodeyard_image_uploads_total",
         "Uploads of an image to a provider that this builder has ended.",
     );
-    for ((image, provider, succeeded), count) in &recorded.uploads {
+    for ((image, provider, succeeded), count) in &counters.uploads {
         let labels = [
             ("image", image.as_str()),
             ("provider", provider.as_str()),
@@ -53,18 +53,18 @@ fn happened(exposition: &mut Exposition, recorded: &Recorded) {
         uploads.sample(&labels, count);
     }
     let mut times = exposition.family(
-        Kind::Histogram,
+        MetricType::Histogram,
         "nodeyard_image_upload_seconds",
         "How long uploads to a provider took that arrived, conversion included.",
     );
-    for (provider, histogram) in &recorded.upload_times {
+    for (provider, histogram) in &counters.upload_times {
         times.histogram(&[("provider", provider.as_str())], histogram);
     }
 }
 
-fn existing(exposition: &mut Exposition, now: &WorkerNow) {
+fn write_gauges(exposition: &mut Exposition, now: &WorkerStatus) {
     let mut images = exposition.family(
-        Kind::Gauge,
+        MetricType::Gauge,
         "nodeyard_builder_images",
         "Images that this builder holds and can upload.",
     );
@@ -72,7 +72,7 @@ fn existing(exposition: &mut Exposition, now: &WorkerNow) {
         images.sample(&[("image", image.as_str())], held.images);
     }
     let mut bytes = exposition.family(
-        Kind::Gauge,
+        MetricType::Gauge,
         "nodeyard_builder_image_bytes",
         "What the files of these images take on disk.",
     );
@@ -80,32 +80,32 @@ fn existing(exposition: &mut Exposition, now: &WorkerNow) {
         bytes.sample(&[("image", image.as_str())], held.bytes);
     }
     let mut working = exposition.family(
-        Kind::Gauge,
+        MetricType::Gauge,
         "nodeyard_builder_working",
         "Builds and uploads that run.",
     );
     working.sample(&[("work", "build")], now.building);
     working.sample(&[("work", "upload")], now.uploading);
     let mut functions = exposition.family(
-        Kind::Gauge,
+        MetricType::Gauge,
         "nodeyard_builder_functions",
         "Functions that this builder offers to job servers, by the part of their names before the colon.",
     );
-    for (kind, count) in &now.functions {
-        functions.sample(&[("function", kind)], count);
+    for (function, count) in &now.functions {
+        functions.sample(&[("function", function)], count);
     }
     exposition
         .family(
-            Kind::Gauge,
+            MetricType::Gauge,
             "nodeyard_builder_connections",
             "Connections to job servers; each slot has one to each of them.",
         )
         .sample(&[], now.connections);
 }
 
-fn serving(exposition: &mut Exposition, now: &JobServerNow) {
+fn write_job_server_metrics(exposition: &mut Exposition, now: &JobServerStatus) {
     let mut gauge = |name, help, value: usize| {
-        let mut family = exposition.family(Kind::Gauge, name, help);
+        let mut family = exposition.family(MetricType::Gauge, name, help);
         family.sample(&[], value);
     };
     gauge(
@@ -124,14 +124,14 @@ fn serving(exposition: &mut Exposition, now: &JobServerNow) {
         now.bytes,
     );
     let mut jobs = exposition.family(
-        Kind::Gauge,
+        MetricType::Gauge,
         "nodeyard_gearman_jobs",
         "Jobs that wait for a worker, and jobs that run.",
     );
     jobs.sample(&[("state", "waiting")], now.waiting);
     jobs.sample(&[("state", "running")], now.running);
     let mut events = exposition.family(
-        Kind::Counter,
+        MetricType::Counter,
         "nodeyard_gearman_events_total",
         "What has happened at the job server of this process.",
     );

@@ -4,36 +4,43 @@ use std::fmt::{self, Display, Write as _};
 
 use super::histogram::Histogram;
 
+/// The type of a metric family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum MetricType {
     Counter,
     Gauge,
     Histogram,
 }
 
-/// The text of families of samples.
+/// Builds the text of metric families.
 #[derive(Debug, Default)]
 pub(crate) struct Exposition(String);
 
-/// The samples of one name.
+/// The samples of one metric name.
 pub(crate) struct Family<'a> {
     text: &'a mut String,
     name: &'static str,
 }
 
-/// Names and values that tell the samples of a family apart.
-pub(crate) type Labels<'a> = &'a [(&'a str, &'a str)];
+/// The label names and values of a sample.
+pub(crate) type LabelPairs<'a> = &'a [(&'a str, &'a str)];
 
 impl Exposition {
-    pub(crate) fn family(&mut self, kind: Kind, name: &'static str, help: &str) -> Family<'_> {
-        let kind = match kind {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-            Kind::Histogram => "histogram",
+    /// Adds the header of a family.
+    pub(crate) fn family(
+        &mut self,
+        metric_type: MetricType,
+        name: &'static str,
+        help: &str,
+    ) -> Family<'_> {
+        let metric_type = match metric_type {
+            MetricType::Counter => "counter",
+            MetricType::Gauge => "gauge",
+            MetricType::Histogram => "histogram",
         };
         push(
             &mut self.0,
-            format_args!("# HELP {name} {help}\n# TYPE {name} {kind}\n"),
+            format_args!("# HELP {name} {help}\n# TYPE {name} {metric_type}\n"),
         );
         Family {
             text: &mut self.0,
@@ -41,10 +48,10 @@ impl Exposition {
         }
     }
 
-    /// A family that every program of ours has.
+    /// Adds `nodeyard_build_info`, which every program exports.
     pub(crate) fn build_info(&mut self) {
         self.family(
-            Kind::Gauge,
+            MetricType::Gauge,
             "nodeyard_build_info",
             "Always 1; the labels say what runs.",
         )
@@ -57,11 +64,11 @@ impl Exposition {
 }
 
 impl Family<'_> {
-    pub(crate) fn sample(&mut self, labels: Labels<'_>, value: impl Display) {
+    pub(crate) fn sample(&mut self, labels: LabelPairs<'_>, value: impl Display) {
         self.line("", labels, value);
     }
 
-    pub(crate) fn histogram(&mut self, labels: Labels<'_>, histogram: &Histogram) {
+    pub(crate) fn histogram(&mut self, labels: LabelPairs<'_>, histogram: &Histogram) {
         let mut bucket = |bound: &str, count| {
             self.line("_bucket", &[labels, &[("le", bound)]].concat(), count);
         };
@@ -73,7 +80,7 @@ impl Family<'_> {
         self.line("_count", labels, histogram.count());
     }
 
-    fn line(&mut self, suffix: &str, labels: Labels<'_>, value: impl Display) {
+    fn line(&mut self, suffix: &str, labels: LabelPairs<'_>, value: impl Display) {
         push(self.text, format_args!("{}{suffix}", self.name));
         for (position, (name, value)) in labels.iter().enumerate() {
             let before = if position == 0 { '{' } else { ',' };
@@ -88,7 +95,7 @@ impl Family<'_> {
 }
 
 fn push(text: &mut String, more: fmt::Arguments<'_>) {
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     let _ = text.write_fmt(more);
 }
 
@@ -115,7 +122,7 @@ mod tests {
     #[test]
     fn labels_are_escaped() {
         let mut exposition = Exposition::default();
-        let mut family = exposition.family(Kind::Gauge, "nodes", "Nodes.");
+        let mut family = exposition.family(MetricType::Gauge, "nodes", "Nodes.");
         family.sample(&[], 1);
         family.sample(&[("label", "a\"b\\c\nd"), ("state", "ü")], 0.5);
         assert_eq!(

@@ -1,4 +1,4 @@
-//! The metrics of Prometheus: all names, with what they mean.
+//! The Prometheus metrics of a launcher.
 
 use std::collections::BTreeMap;
 
@@ -6,129 +6,136 @@ use nodeyard_model::ProviderName;
 use nodeyard_store::Session;
 use nodeyard_store::view::{Shape, View};
 
-use super::Recorded;
-use super::exposition::{Exposition, Kind};
+use super::LauncherCounters;
+use super::exposition::{Exposition, MetricType};
 use super::histogram::Histogram;
-use crate::census::Census;
-use crate::views::Views;
+use crate::counts::RecordCounts;
+use crate::views::StatusViews;
 
-pub(super) fn all(recorded: &Recorded, census: &Census, views: &Views) -> String {
+pub(super) fn all(
+    counters: &LauncherCounters,
+    counts: &RecordCounts,
+    views: &StatusViews,
+) -> String {
     let mut exposition = Exposition::default();
-    existing(&mut exposition, census);
-    happened(&mut exposition, recorded);
-    limits(&mut exposition, recorded);
-    store(&mut exposition, views);
-    queues(&mut exposition, recorded);
+    write_gauges(&mut exposition, counts);
+    write_counters(&mut exposition, counters);
+    write_limits(&mut exposition, counters);
+    write_store(&mut exposition, views);
+    write_queues(&mut exposition, counters);
     exposition.build_info();
     exposition.finish()
 }
 
-fn existing(exposition: &mut Exposition, census: &Census) {
+fn write_gauges(exposition: &mut Exposition, counts: &RecordCounts) {
     let mut nodes = exposition.family(
-        Kind::Gauge,
+        MetricType::Gauge,
         "nodeyard_nodes",
         "Nodes of a provider in a state.",
     );
-    for (provider, counts) in &census.by_provider {
+    for (provider, counts) in &counts.by_provider {
         for (state, count) in counts.iter() {
             let labels = [("provider", provider.as_str()), ("state", state.as_str())];
             nodes.sample(&labels, count);
         }
     }
     let mut nodes = exposition.family(
-        Kind::Gauge,
+        MetricType::Gauge,
         "nodeyard_label_nodes",
         "Nodes with a label in a state; a node with several labels counts for each.",
     );
-    for (label, counts) in &census.by_label {
+    for (label, counts) in &counts.by_label {
         for (state, count) in counts.iter() {
             let labels = [("label", label.as_str()), ("state", state.as_str())];
             nodes.sample(&labels, count);
         }
     }
     let mut requests = exposition.family(
-        Kind::Gauge,
+        MetricType::Gauge,
         "nodeyard_requests",
         "Node requests in a state.",
     );
-    for (state, count) in &census.requests {
+    for (state, count) in &counts.requests {
         requests.sample(&[("state", state.as_str())], count);
     }
     let mut addressable = exposition.family(
-        Kind::Gauge,
+        MetricType::Gauge,
         "nodeyard_pool_addressable_requests",
         "Node requests in any state whose labels a pool offers, all of them.",
     );
-    for ((provider, pool), count) in &census.addressable {
+    for ((provider, pool), count) in &counts.addressable {
         let labels = [("provider", provider.as_str()), ("pool", pool.as_str())];
         addressable.sample(&labels, count);
     }
 }
 
-fn happened(exposition: &mut Exposition, recorded: &Recorded) {
+fn write_counters(exposition: &mut Exposition, counters: &LauncherCounters) {
     let mut launches = exposition.family(
-        Kind::Counter,
+        MetricType::Counter,
         "nodeyard_launches_total",
         "Attempts of this launcher to launch a node, by result.",
     );
-    for ((provider, result), count) in &recorded.launches {
+    for ((provider, result), count) in &counters.launches {
         let labels = [("provider", provider.as_str()), ("result", result.as_str())];
         launches.sample(&labels, count);
     }
-    histograms(
+    write_histograms(
         exposition,
         "nodeyard_launch_seconds",
         "How long launches took that ended with a ready node.",
-        &recorded.launch_times,
+        &counters.launch_times,
     );
-    histograms(
+    write_histograms(
         exposition,
         "nodeyard_request_wait_seconds",
         "How long requests waited from their creation until this launcher accepted them.",
-        &recorded.waits,
+        &counters.waits,
     );
-    histograms(
+    write_histograms(
         exposition,
         "nodeyard_request_fulfil_seconds",
         "How long requests took from their creation until this launcher had fulfilled them.",
-        &recorded.fulfilments,
+        &counters.fulfilments,
     );
     exposition
         .family(
-            Kind::Counter,
+            MetricType::Counter,
             "nodeyard_requests_failed_total",
             "Requests that this launcher has marked as failed.",
         )
-        .sample(&[], recorded.failed_requests);
+        .sample(&[], counters.failed_requests);
     let mut leaked = exposition.family(
-        Kind::Counter,
+        MetricType::Counter,
         "nodeyard_leaked_total",
         "Resources without a record that this launcher has removed from a cloud.",
     );
-    for ((provider, kind), count) in &recorded.leaked {
-        leaked.sample(&[("provider", provider.as_str()), ("kind", kind)], count);
+    for ((provider, metric_type), count) in &counters.leaked {
+        leaked.sample(
+            &[("provider", provider.as_str()), ("kind", metric_type)],
+            count,
+        );
     }
 }
 
-fn histograms(
+fn write_histograms(
     exposition: &mut Exposition,
     name: &'static str,
     help: &str,
-    recorded: &BTreeMap<ProviderName, Histogram>,
+    counters: &BTreeMap<ProviderName, Histogram>,
 ) {
-    let mut family = exposition.family(Kind::Histogram, name, help);
-    for (provider, histogram) in recorded {
+    let mut family = exposition.family(MetricType::Histogram, name, help);
+    for (provider, histogram) in counters {
         family.histogram(&[("provider", provider.as_str())], histogram);
     }
 }
 
-fn limits(exposition: &mut Exposition, recorded: &Recorded) {
+fn write_limits(exposition: &mut Exposition, counters: &LauncherCounters) {
     let mut pools = exposition.family(
-        Kind::Gauge,
+        MetricType::Gauge,
         "nodeyard_pool_limit",
         "How much of a resource a pool may use; what is not limited is not listed.",
     );
-    for (provider, of_pools) in &recorded.limits {
+    for (provider, of_pools) in &counters.limits {
         for (pool, limits) in of_pools {
             for (resource, limit) in limits.iter() {
                 let labels = [
@@ -141,11 +148,11 @@ fn limits(exposition: &mut Exposition, recorded: &Recorded) {
         }
     }
     let mut tenants = exposition.family(
-        Kind::Gauge,
+        MetricType::Gauge,
         "nodeyard_tenant_limit",
         "How much of a resource a tenant may use.",
     );
-    for (tenant, limits) in &recorded.tenant_limits {
+    for (tenant, limits) in &counters.tenant_limits {
         for (resource, limit) in limits.iter() {
             let labels = [("tenant", tenant.as_str()), ("resource", resource.as_str())];
             tenants.sample(&labels, limit);
@@ -153,7 +160,7 @@ fn limits(exposition: &mut Exposition, recorded: &Recorded) {
     }
 }
 
-fn store(exposition: &mut Exposition, views: &Views) {
+fn write_store(exposition: &mut Exposition, views: &StatusViews) {
     let session = match *views.session.borrow() {
         Session::Connecting => "connecting",
         Session::Connected(_) => "connected",
@@ -161,7 +168,7 @@ fn store(exposition: &mut Exposition, views: &Views) {
         Session::Closed => "closed",
     };
     let mut family = exposition.family(
-        Kind::Gauge,
+        MetricType::Gauge,
         "nodeyard_store_session",
         "1 for the state that the session with the store is in.",
     );
@@ -171,50 +178,50 @@ fn store(exposition: &mut Exposition, views: &Views) {
 
     exposition
         .family(
-            Kind::Gauge,
+            MetricType::Gauge,
             "nodeyard_store_unanswered_requests",
             "Requests to the servers of the store that are not answered yet.",
         )
         .sample(&[], views.tree.unanswered());
     let views = [
-        ("nodes", Followed::of(&views.nodes)),
-        ("requests", Followed::of(&views.requests)),
-        ("pools", Followed::of(&views.pools)),
-        ("images", Followed::of(&views.images)),
+        ("nodes", ViewStatus::of(&views.nodes)),
+        ("requests", ViewStatus::of(&views.requests)),
+        ("pools", ViewStatus::of(&views.pools)),
+        ("images", ViewStatus::of(&views.images)),
     ];
     let mut current = exposition.family(
-        Kind::Gauge,
+        MetricType::Gauge,
         "nodeyard_view_current",
         "1 while the copy of a part of the store follows its changes, 0 while it may be old.",
     );
-    for (view, followed) in &views {
-        current.sample(&[("view", view)], u8::from(followed.current));
+    for (view, status) in &views {
+        current.sample(&[("view", view)], u8::from(status.current));
     }
     let mut backlog = exposition.family(
-        Kind::Gauge,
+        MetricType::Gauge,
         "nodeyard_view_backlog",
         "Changes of a part of the store that its copy does not show yet.",
     );
-    for (view, followed) in &views {
-        backlog.sample(&[("view", view)], followed.backlog);
+    for (view, status) in &views {
+        backlog.sample(&[("view", view)], status.backlog);
     }
     let mut flaws = exposition.family(
-        Kind::Gauge,
+        MetricType::Gauge,
         "nodeyard_malformed_records",
         "Records of the store that make no sense and are ignored; the log names them.",
     );
-    for (view, followed) in &views {
-        flaws.sample(&[("view", view)], followed.flaws);
+    for (view, status) in &views {
+        flaws.sample(&[("view", view)], status.flaws);
     }
 }
 
-fn queues(exposition: &mut Exposition, recorded: &Recorded) {
+fn write_queues(exposition: &mut Exposition, counters: &LauncherCounters) {
     let mut keys = exposition.family(
-        Kind::Gauge,
+        MetricType::Gauge,
         "nodeyard_queue_keys",
         "Keys of a work queue by state; those whose last run failed count as failing as well.",
     );
-    for (queue, counted) in &recorded.queues {
+    for (queue, counted) in &counters.queues {
         let counts = counted.counts();
         for (state, count) in [
             ("running", counts.running),
@@ -227,13 +234,14 @@ fn queues(exposition: &mut Exposition, recorded: &Recorded) {
     }
 }
 
-struct Followed {
+/// The state of one cached view.
+struct ViewStatus {
     current: bool,
     backlog: usize,
     flaws: usize,
 }
 
-impl Followed {
+impl ViewStatus {
     fn of<S: Shape>(view: &View<S>) -> Self {
         Self {
             current: view.is_current(),

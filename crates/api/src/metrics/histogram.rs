@@ -1,28 +1,29 @@
-//! How long things took.
+//! Histograms of durations.
 
 use std::time::Duration;
 
-/// Upper bounds in seconds: from a ready node at hand to a day when the cloud is full.
+/// Bucket bounds in seconds for launches and requests: from a node that is ready already to a full cloud.
 const OF_NODES: [f64; 17] = [
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0,
     3600.0,
 ];
 
-/// From a small image on this host to one that is built or uploaded all night.
+/// Bucket bounds in seconds for builds and uploads of images.
 const OF_IMAGES: [f64; 12] = [
     1.0, 5.0, 15.0, 60.0, 180.0, 600.0, 1200.0, 1800.0, 3600.0, 7200.0, 14400.0, 28800.0,
 ];
 
+/// A Prometheus histogram with fixed bounds.
 #[derive(Debug, Clone)]
 pub(crate) struct Histogram {
     bounds: &'static [f64],
-    /// Those not above each bound, and above the one before.
+    /// The number of values within each bound and above the previous one.
     within: Box<[u64]>,
     count: u64,
     sum: f64,
 }
 
-/// For nodes.
+/// With the bounds for nodes.
 impl Default for Histogram {
     fn default() -> Self {
         Self::with(&OF_NODES)
@@ -30,6 +31,7 @@ impl Default for Histogram {
 }
 
 impl Histogram {
+    /// Returns a histogram with the bounds for images.
     pub(crate) fn of_images() -> Self {
         Self::with(&OF_IMAGES)
     }
@@ -53,7 +55,7 @@ impl Histogram {
         }
     }
 
-    /// Each bound with how many were not above it.
+    /// Returns each bound with the number of values that do not exceed it.
     pub(crate) fn buckets(&self) -> impl Iterator<Item = (f64, u64)> {
         self.bounds
             .iter()

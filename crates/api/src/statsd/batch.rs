@@ -1,26 +1,26 @@
-//! Lines of statsd, gathered into datagrams.
+//! Batches statsd lines into datagrams.
 
 use std::fmt::Display;
 use std::time::Duration;
 
-/// As much as the clients of Python send at once: there are receivers that read no more than a kilobyte.
+/// As much as the Python clients send at once: some servers read no more than a kilobyte.
 const DATAGRAM: usize = 512;
 
-/// Lines on their way into datagrams.
-pub(crate) struct Batch<'a> {
-    deliver: &'a dyn Fn(&str),
+/// Metrics to be sent in as few datagrams as possible.
+pub(crate) struct StatsdBatch<'a> {
+    send: &'a dyn Fn(&str),
     lines: String,
 }
 
-impl<'a> Batch<'a> {
-    pub(super) fn new(deliver: &'a dyn Fn(&str)) -> Self {
+impl<'a> StatsdBatch<'a> {
+    pub(super) fn new(send: &'a dyn Fn(&str)) -> Self {
         Self {
-            deliver,
+            send,
             lines: String::new(),
         }
     }
 
-    /// Of something that is never negative: a sign would make it a change.
+    /// Adds a gauge. `value` must not be negative, because statsd adds a gauge with a sign to the value before.
     pub(crate) fn gauge(&mut self, name: &str, value: impl Display) {
         self.push(&format!("{name}:{value}|g"));
     }
@@ -38,7 +38,7 @@ impl<'a> Batch<'a> {
     fn push(&mut self, line: &str) {
         if !self.lines.is_empty() {
             if self.lines.len() + 1 + line.len() > DATAGRAM {
-                (self.deliver)(&self.lines);
+                (self.send)(&self.lines);
                 self.lines.clear();
             } else {
                 self.lines.push('\n');
@@ -49,7 +49,7 @@ impl<'a> Batch<'a> {
 
     pub(super) fn finish(self) {
         if !self.lines.is_empty() {
-            (self.deliver)(&self.lines);
+            (self.send)(&self.lines);
         }
     }
 }
@@ -61,10 +61,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_share_datagrams_that_stay_small() {
+    fn lines_are_batched_into_small_datagrams() {
         let sent = RefCell::new(Vec::new());
         let deliver = |datagram: &str| sent.borrow_mut().push(datagram.to_owned());
-        let mut batch = Batch::new(&deliver);
+        let mut batch = StatsdBatch::new(&deliver);
         batch.timing("t", Duration::from_micros(1500));
         for number in 0..1000 {
             batch.gauge("nodepool.nodes.ready", number);
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_not_sent() {
-        Batch::new(&|_| panic!("nothing to send")).finish();
+    fn an_empty_batch_sends_nothing() {
+        StatsdBatch::new(&|_| panic!("nothing to send")).finish();
     }
 }

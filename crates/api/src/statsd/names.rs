@@ -1,32 +1,32 @@
-//! The names that dashboards are made from.
+//! Nodepool's statsd metric names.
 
 use std::borrow::Cow;
 
 use nodeyard_model::{Label, NodeState, PoolName, ProviderName, ResourceName, TenantName};
 
-use crate::metrics::Launch;
+use crate::metrics::LaunchSample;
 
-/// Of one launch: overall, by provider, zone and requestor.
-pub(crate) fn launch(launch: &Launch<'_>) -> Vec<String> {
-    let (provider, result) = (raw(launch.provider.as_str()), launch.result);
+/// Returns the names for a launch: overall, by provider, zone and requestor.
+pub(crate) fn launch(launch: &LaunchSample<'_>) -> Vec<String> {
+    let (provider, result) = (escape(launch.provider.as_str()), launch.result);
     let mut names = vec![
         format!("nodepool.launch.provider.{provider}.{result}"),
         format!("nodepool.launch.{result}"),
     ];
     if let Some(az) = launch.az.filter(|az| !az.is_empty()) {
-        let az = raw(az);
+        let az = escape(az);
         names.push(format!("nodepool.launch.provider.{provider}.{az}.{result}"));
     }
     if let Some(requestor) = launch.requestor.filter(|requestor| !requestor.is_empty()) {
-        let requestor = one_part(requestor);
+        let requestor = escape_component(requestor);
         names.push(format!("nodepool.launch.requestor.{requestor}.{result}"));
     }
     names
 }
 
-/// Of the connection to the store; `what` is several parts of a name.
+/// Returns the name of a gauge about the connection to the store; `what` may have several components.
 pub(crate) fn store(hostname: &str, what: &str) -> String {
-    format!("nodepool.launcher.{}.zk.{what}", raw(hostname))
+    format!("nodepool.launcher.{}.zk.{what}", escape(hostname))
 }
 
 pub(crate) fn nodes(state: NodeState) -> String {
@@ -34,44 +34,53 @@ pub(crate) fn nodes(state: NodeState) -> String {
 }
 
 pub(crate) fn provider_nodes(provider: &ProviderName, state: NodeState) -> String {
-    format!("nodepool.provider.{}.nodes.{state}", raw(provider.as_str()))
+    format!(
+        "nodepool.provider.{}.nodes.{state}",
+        escape(provider.as_str())
+    )
 }
 
 pub(crate) fn label_nodes(label: &Label, state: NodeState) -> String {
-    format!("nodepool.label.{}.nodes.{state}", raw(label.as_str()))
+    format!("nodepool.label.{}.nodes.{state}", escape(label.as_str()))
 }
 
 pub(crate) fn addressable_requests(provider: &ProviderName, pool: &PoolName) -> String {
     format!(
         "nodepool.provider.{}.pool.{}.addressable_requests",
-        raw(provider.as_str()),
-        raw(pool.as_str())
+        escape(provider.as_str()),
+        escape(pool.as_str())
     )
 }
 
 pub(crate) fn max_servers(provider: &ProviderName) -> String {
-    format!("nodepool.provider.{}.max_servers", raw(provider.as_str()))
+    format!(
+        "nodepool.provider.{}.max_servers",
+        escape(provider.as_str())
+    )
 }
 
 pub(crate) fn leaked(provider: &ProviderName, kind: &str) -> String {
-    format!("nodepool.provider.{}.leaked.{kind}", raw(provider.as_str()))
+    format!(
+        "nodepool.provider.{}.leaked.{kind}",
+        escape(provider.as_str())
+    )
 }
 
 pub(crate) fn tenant_limit(tenant: &TenantName, resource: &ResourceName) -> String {
     format!(
         "nodepool.tenant_limits.{}.{}",
-        one_part(tenant.as_str()),
-        one_part(resource.as_str())
+        escape_component(tenant.as_str()),
+        escape_component(resource.as_str())
     )
 }
 
-/// Dots and all, except for what would end the name on the wire.
-pub(crate) fn raw(name: &str) -> Cow<'_, str> {
+/// Replaces the characters that end a name in the statsd protocol. Dots stay.
+pub(crate) fn escape(name: &str) -> Cow<'_, str> {
     replaced(name, |c| matches!(c, ':' | '|') || c.is_control())
 }
 
-/// Text that anybody chose, as a single part of a name.
-fn one_part(name: &str) -> Cow<'_, str> {
+/// Replaces those characters and dots, for text that is to be a single component of a name.
+fn escape_component(name: &str) -> Cow<'_, str> {
     replaced(name, |c| matches!(c, '.' | ':' | '|') || c.is_control())
 }
 
@@ -101,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn no_name_can_write_a_line_of_its_own() {
+    fn names_cannot_inject_lines() {
         assert_eq!(
             label_nodes(&"x:1|c\nother:2|c".into(), NodeState::Ready),
             "nodepool.label.x_1_c_other_2_c.nodes.ready"

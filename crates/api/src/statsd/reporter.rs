@@ -1,4 +1,4 @@
-//! Reports what exists, from one launcher for all.
+//! Sends gauges to statsd: this launcher's own, and for all launchers if it is elected.
 
 use std::time::Duration;
 
@@ -9,33 +9,34 @@ use nodeyard_store::{Error, Result, TreePath};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::{Batch, Statsd, names};
-use crate::census::Census;
+use super::{Statsd, StatsdBatch, names};
+use crate::counts::RecordCounts;
 use crate::metrics::Metrics;
-use crate::views::Views;
+use crate::views::StatusViews;
 
-/// Between two reports, however much changes.
+/// The minimum time between two reports.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Everything is sent again even if nothing changes: datagrams get lost, and servers forget.
+/// The maximum time between two reports: datagrams can be lost, and servers can restart.
 const REPEAT: Duration = Duration::from_secs(10);
-/// After an error of the election.
+/// The pause after a failed election.
 const RETRY: Duration = Duration::from_secs(5);
-/// How long a stop waits for the leadership to be given back.
+/// How long a shutdown waits for the leadership to be released.
 const RELEASE_LIMIT: Duration = Duration::from_secs(5);
 
+/// Sends gauges to statsd.
 #[derive(Debug)]
-pub struct Reporter {
+pub struct StatsdReporter {
     metrics: Metrics,
-    views: Views,
+    views: StatusViews,
     election: Election,
     hostname: Box<str>,
 }
 
-impl Reporter {
-    /// Reports what `views` show and the limits that `metrics` was told, by way of its statsd.
+impl StatsdReporter {
+    /// Creates a reporter of the records in `views` and the limits in `metrics`. Must be run to take effect.
     pub fn new(
         metrics: Metrics,
-        views: Views,
+        views: StatusViews,
         registry: &Registry,
         hostname: &str,
     ) -> Result<Self> {
@@ -48,7 +49,7 @@ impl Reporter {
         })
     }
 
-    /// Works until `shutdown`; without statsd there is nothing to do.
+    /// Runs until `shutdown`. Returns at once if statsd is not configured.
     pub async fn run(self, shutdown: CancellationToken) {
         let Some(statsd) = self.metrics.statsd() else {
             return;
@@ -59,7 +60,7 @@ impl Reporter {
         }
     }
 
-    /// What is ours alone, so we need not lead.
+    /// Sends the gauges of this launcher, whether or not it leads.
     async fn report_own(&self, statsd: &Statsd) {
         loop {
             self.metrics.repeat_limits();
@@ -68,7 +69,7 @@ impl Reporter {
         }
     }
 
-    fn send_backlog(&self, batch: &mut Batch<'_>) {
+    fn send_backlog(&self, batch: &mut StatsdBatch<'_>) {
         let mut gauge = |what: &str, count: usize| {
             batch.gauge(&names::store(&self.hostname, what), count);
         };
@@ -84,7 +85,7 @@ impl Reporter {
         }
     }
 
-    /// Returns when it is time to stop, with the leadership given back.
+    /// Takes part in elections and reports while it leads, until `shutdown`. Releases the leadership at the end.
     async fn lead(&self, statsd: &Statsd, shutdown: &CancellationToken) {
         loop {
             let leadership = tokio::select! {
@@ -94,10 +95,10 @@ impl Reporter {
             let result = match leadership {
                 Ok(leadership) => tokio::select! {
                     () = shutdown.cancelled() => {
-                        // Without the store it ends with the session.
+                        // Without the store, the leadership ends with the session.
                         let released = timeout(RELEASE_LIMIT, leadership.release()).await;
                         if let Ok(Err(error)) = released {
-                            trouble(&error);
+                            warn_election_failed(&error);
                         }
                         return;
                     }
@@ -107,7 +108,7 @@ impl Reporter {
                 Err(error) => Err(error),
             };
             if let Err(error) = result {
-                trouble(&error);
+                warn_election_failed(&error);
                 tokio::select! {
                     () = shutdown.cancelled() => return,
                     () = sleep(RETRY) => {}
@@ -116,7 +117,7 @@ impl Reporter {
         }
     }
 
-    /// Ends only with an error.
+    /// Reports until an error occurs.
     async fn report(&self, statsd: &Statsd) -> Result<()> {
         let views = &self.views;
         let mut nodes = views.nodes.changes();
@@ -127,11 +128,11 @@ impl Reporter {
             let sent = Instant::now();
             let (counted, statsd) = (views.clone(), statsd.clone());
             let sending =
-                tokio::task::spawn_blocking(move || send(&statsd, &Census::take(&counted)));
+                tokio::task::spawn_blocking(move || send(&statsd, &RecordCounts::take(&counted)));
             if let Err(error) = sending.await {
                 tracing::error!(
                     error = &error as &dyn std::error::Error,
-                    "cannot count the nodes"
+                    "failed to send gauges to statsd"
                 );
             }
             tokio::select! {
@@ -145,29 +146,29 @@ impl Reporter {
     }
 }
 
-fn trouble(error: &Error) {
+fn warn_election_failed(error: &Error) {
     tracing::warn!(
         error = error as &dyn std::error::Error,
-        "election for the statistics failed"
+        "failed to take part in the statistics election"
     );
 }
 
-fn send(statsd: &Statsd, census: &Census) {
+fn send(statsd: &Statsd, counts: &RecordCounts) {
     statsd.send(|batch| {
-        for (state, count) in census.nodes.iter() {
+        for (state, count) in counts.nodes.iter() {
             batch.gauge(&names::nodes(state), count);
         }
-        for (provider, counts) in &census.by_provider {
+        for (provider, counts) in &counts.by_provider {
             for (state, count) in counts.iter() {
                 batch.gauge(&names::provider_nodes(provider, state), count);
             }
         }
-        for (label, counts) in &census.by_label {
+        for (label, counts) in &counts.by_label {
             for (state, count) in counts.iter() {
                 batch.gauge(&names::label_nodes(label, state), count);
             }
         }
-        for ((provider, pool), count) in &census.addressable {
+        for ((provider, pool), count) in &counts.addressable {
             batch.gauge(&names::addressable_requests(provider, pool), count);
         }
     });

@@ -1,24 +1,25 @@
-//! Which form of a list a client prefers, by its `Accept` header.
+//! Content negotiation: text or JSON, by the `Accept` header.
 
 use axum::http::{HeaderMap, header};
 
+/// The format of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Format {
+pub(super) enum ListFormat {
     Text,
     Json,
 }
 
-/// Text, which stands for `text/html` as well, unless JSON is liked better. None if neither will do.
-pub(super) fn format(headers: &HeaderMap) -> Option<Format> {
+/// Returns text, which also stands for `text/html`, unless the client prefers JSON. None if it accepts neither.
+pub(super) fn format(headers: &HeaderMap) -> Option<ListFormat> {
     let ranges = headers
         .get_all(header::ACCEPT)
         .iter()
         .map(|value| value.to_str().ok())
         .collect::<Option<Vec<&str>>>()
         .and_then(|values| ranges(&values.join(",")));
-    // Without a header, or with one that makes no sense, everything will do.
+    // Without a header, or with an invalid one, every format is acceptable.
     let Some(ranges) = ranges.filter(|ranges| !ranges.is_empty()) else {
-        return Some(Format::Text);
+        return Some(ListFormat::Text);
     };
     let html = quality(&ranges, "text", "html");
     let plain = quality(&ranges, "text", "plain");
@@ -26,28 +27,28 @@ pub(super) fn format(headers: &HeaderMap) -> Option<Format> {
     let text = html.max(plain);
     match (text, json) {
         (0, 0) => None,
-        _ if json > text => Some(Format::Json),
-        _ => Some(Format::Text),
+        _ if json > text => Some(ListFormat::Json),
+        _ => Some(ListFormat::Text),
     }
 }
 
 /// A media range, such as `text/*;q=0.5`.
-struct Range {
+struct MediaRange {
     kind: String,
-    subkind: String,
+    subtype: String,
     /// In thousandths.
     quality: u16,
 }
 
-fn ranges(accept: &str) -> Option<Vec<Range>> {
+fn ranges(accept: &str) -> Option<Vec<MediaRange>> {
     let parts = accept.split(',').map(str::trim);
     parts.filter(|part| !part.is_empty()).map(range).collect()
 }
 
-/// Parameters other than `q` are of no account: we have one form of each.
-fn range(text: &str) -> Option<Range> {
+/// Parses a range. Parameters other than `q` are ignored.
+fn range(text: &str) -> Option<MediaRange> {
     let mut parts = text.split(';').map(str::trim);
-    let (kind, subkind) = parts.next()?.split_once('/')?;
+    let (kind, subtype) = parts.next()?.split_once('/')?;
     let mut quality = 1000;
     for parameter in parts {
         if let Some((name, value)) = parameter.split_once('=')
@@ -60,19 +61,19 @@ fn range(text: &str) -> Option<Range> {
             quality = (value * 1000.0).round() as u16;
         }
     }
-    Some(Range {
+    Some(MediaRange {
         kind: kind.to_ascii_lowercase(),
-        subkind: subkind.to_ascii_lowercase(),
+        subtype: subtype.to_ascii_lowercase(),
         quality,
     })
 }
 
-/// That of the most specific range that fits; zero is a refusal.
-fn quality(ranges: &[Range], kind: &str, subkind: &str) -> u16 {
-    let specificity = |range: &Range| match (&*range.kind, &*range.subkind) {
+/// Returns the quality of the most specific range that matches; zero means not acceptable.
+fn quality(ranges: &[MediaRange], kind: &str, subtype: &str) -> u16 {
+    let specificity = |range: &MediaRange| match (&*range.kind, &*range.subtype) {
         ("*", "*") => Some(0),
         (k, "*") if k == kind => Some(1),
-        (k, s) if k == kind && s == subkind => Some(2),
+        (k, s) if k == kind && s == subtype => Some(2),
         _ => None,
     };
     let fitting = ranges
@@ -86,42 +87,45 @@ mod tests {
     use super::*;
 
     #[test]
-    fn json_only_where_it_is_liked_best() {
+    fn json_is_returned_only_if_preferred() {
         for (accept, expected) in [
-            ("", Some(Format::Text)),
-            ("*/*", Some(Format::Text)),
-            ("application/json", Some(Format::Json)),
-            ("Application/JSON; charset=utf-8", Some(Format::Json)),
-            ("application/json, */*", Some(Format::Text)),
-            ("application/json, */*;q=0.8", Some(Format::Json)),
-            ("application/json;q=0.4, text/*;q=0.5", Some(Format::Text)),
-            ("application/json, text/plain;q=0", Some(Format::Json)),
+            ("", Some(ListFormat::Text)),
+            ("*/*", Some(ListFormat::Text)),
+            ("application/json", Some(ListFormat::Json)),
+            ("Application/JSON; charset=utf-8", Some(ListFormat::Json)),
+            ("application/json, */*", Some(ListFormat::Text)),
+            ("application/json, */*;q=0.8", Some(ListFormat::Json)),
+            (
+                "application/json;q=0.4, text/*;q=0.5",
+                Some(ListFormat::Text),
+            ),
+            ("application/json, text/plain;q=0", Some(ListFormat::Json)),
             (
                 "text/html;q=0, text/*;q=0.1, application/json;q=0.05",
-                Some(Format::Text),
+                Some(ListFormat::Text),
             ),
             (
                 "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8",
-                Some(Format::Text),
+                Some(ListFormat::Text),
             ),
             ("image/png", None),
             ("*/*;q=0", None),
-            ("nonsense", Some(Format::Text)),
-            ("application/json;q=seven", Some(Format::Text)),
-            ("application/json;q=NaN", Some(Format::Text)),
+            ("nonsense", Some(ListFormat::Text)),
+            ("application/json;q=seven", Some(ListFormat::Text)),
+            ("application/json;q=NaN", Some(ListFormat::Text)),
         ] {
             let mut headers = HeaderMap::new();
             headers.insert(header::ACCEPT, accept.parse().unwrap());
             assert_eq!(format(&headers), expected, "{accept:?}");
         }
-        assert_eq!(format(&HeaderMap::new()), Some(Format::Text));
+        assert_eq!(format(&HeaderMap::new()), Some(ListFormat::Text));
     }
 
     #[test]
-    fn headers_are_taken_together() {
+    fn several_accept_headers_are_combined() {
         let mut headers = HeaderMap::new();
         headers.append(header::ACCEPT, "text/*;q=0.3".parse().unwrap());
         headers.append(header::ACCEPT, "application/json".parse().unwrap());
-        assert_eq!(format(&headers), Some(Format::Json));
+        assert_eq!(format(&headers), Some(ListFormat::Json));
     }
 }

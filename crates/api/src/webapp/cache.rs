@@ -1,4 +1,4 @@
-//! Pages are good for a second, however many look at them.
+//! A cache of rendered pages, valid for one second.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -8,18 +8,18 @@ use bytes::Bytes;
 
 pub(super) const MAX_AGE: Duration = Duration::from_secs(1);
 
-/// Visitors choose the keys; what does not fit is made anew each time.
+/// The maximum number of cached pages; clients choose the keys, so it must be bounded.
 const PAGES: usize = 64;
 
-/// A page and when it was made.
+/// A rendered page and when it was rendered.
 #[derive(Debug, Clone)]
-pub(super) struct Page {
+pub(super) struct CachedPage {
     pub(super) body: Bytes,
     pub(super) made: SystemTime,
 }
 
 #[derive(Debug)]
-pub(super) struct Cache<K>(HashMap<K, (Instant, Page)>);
+pub(super) struct Cache<K>(HashMap<K, (Instant, CachedPage)>);
 
 impl<K> Default for Cache<K> {
     fn default() -> Self {
@@ -28,12 +28,12 @@ impl<K> Default for Cache<K> {
 }
 
 impl<K: Eq + Hash> Cache<K> {
-    pub(super) fn get(&mut self, key: &K, now: Instant) -> Option<Page> {
+    pub(super) fn get(&mut self, key: &K, now: Instant) -> Option<CachedPage> {
         self.0.retain(|_, (since, _)| now < *since + MAX_AGE);
         self.0.get(key).map(|(_, page)| page.clone())
     }
 
-    pub(super) fn put(&mut self, key: K, page: Page, now: Instant) {
+    pub(super) fn put(&mut self, key: K, page: CachedPage, now: Instant) {
         if self.0.len() < PAGES {
             self.0.insert(key, (now, page));
         }
@@ -45,8 +45,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_go_after_a_second_and_there_are_few() {
-        let page = Page {
+    fn cached_pages_expire_and_are_bounded() {
+        let page = CachedPage {
             body: Bytes::new(),
             made: SystemTime::UNIX_EPOCH,
         };

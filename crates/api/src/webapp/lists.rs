@@ -1,16 +1,17 @@
-//! The lists, from the views.
+//! Renders the lists from the cached views.
 
 use std::collections::BTreeSet;
 
 use nodeyard_model::{BuildKey, ImageBuild, ImageName, ImageUpload, Timestamp, UploadKey};
-use nodeyard_status::{self as status, BuildRow, NodeRow, Table};
+use nodeyard_status::{self as status, BuildRow, NodeRow, RecordTable};
 use nodeyard_store::registry::{ImageId, ImageRecord};
 
-use super::accept::Format;
-use crate::views::{Views, marks};
+use super::accept::ListFormat;
+use crate::views::{StatusViews, image_markers};
 
+/// Which list to render.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum List {
+pub(super) enum ListKind {
     Nodes,
     Uploads,
     Builds,
@@ -19,8 +20,8 @@ pub(super) enum List {
     Labels,
 }
 
-impl List {
-    /// The paths of all lists, with what each shows.
+impl ListKind {
+    /// The paths of all lists, with a description of each.
     pub(super) const PATHS: [(&'static str, &'static str); 6] = [
         ("/node-list", "nodes"),
         ("/request-list", "node requests"),
@@ -43,21 +44,25 @@ impl List {
     }
 }
 
-/// All that a list's text depends on, beside what there is.
+/// The parameters of a list, which are the key of its cached page.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Wanted {
-    list: List,
-    format: Format,
-    /// The only node to show.
+pub(super) struct ListQuery {
+    list: ListKind,
+    format: ListFormat,
+    /// The id of the only node to list.
     node: Option<String>,
-    /// Keys of the columns to show.
+    /// Keys of the columns to render.
     fields: Option<String>,
 }
 
-impl Wanted {
-    /// `node_id` concerns only nodes, and `fields` only text: programs get all. Empty ones say nothing.
-    pub(super) fn new(list: List, format: Format, parameters: Vec<(String, String)>) -> Self {
-        let mut wanted = Self {
+impl ListQuery {
+    /// Parses the query parameters: `node_id` applies to nodes only, `fields` to text only; empty values are ignored.
+    pub(super) fn new(
+        list: ListKind,
+        format: ListFormat,
+        parameters: Vec<(String, String)>,
+    ) -> Self {
+        let mut query = Self {
             list,
             format,
             node: None,
@@ -66,44 +71,46 @@ impl Wanted {
         for (name, value) in parameters {
             let value = Some(value).filter(|value| !value.is_empty());
             match &*name {
-                "node_id" if list == List::Nodes => wanted.node = value,
-                "fields" if format == Format::Text => wanted.fields = value,
+                "node_id" if list == ListKind::Nodes => query.node = value,
+                "fields" if format == ListFormat::Text => query.fields = value,
                 _ => {}
             }
         }
-        wanted
+        query
     }
 
     pub(super) fn render(
         &self,
-        views: &Views,
+        views: &StatusViews,
         now: Timestamp,
     ) -> Result<String, serde_json::Error> {
         let table = self.table(views, now);
         match self.format {
-            Format::Json => serde_json::to_string(&table),
-            Format::Text => {
+            ListFormat::Json => serde_json::to_string(&table),
+            ListFormat::Text => {
                 let fields = self.fields.as_deref().map(|fields| fields.split(','));
                 let fields: Option<Vec<&str>> = fields.map(Iterator::collect);
                 let mut text = table.text(fields.as_deref());
-                // Nodepool's tables end where their last line does.
+                // Nodepool's tables have no newline at the end.
                 text.truncate(text.trim_end_matches('\n').len());
                 Ok(text)
             }
         }
     }
 
-    fn table(&self, views: &Views, now: Timestamp) -> Table {
+    fn table(&self, views: &StatusViews, now: Timestamp) -> RecordTable {
         match self.list {
-            List::Nodes => nodes(views, self.node.as_deref(), now),
-            List::Uploads => uploads(views, now),
-            List::Builds => builds(views, now),
-            List::Images => status::image_table(marks::images(&views.marks), now),
-            List::Requests => {
+            ListKind::Nodes => nodes(views, self.node.as_deref(), now),
+            ListKind::Uploads => uploads(views, now),
+            ListKind::Builds => builds(views, now),
+            ListKind::Images => {
+                status::image_table(image_markers::images(&views.image_markers), now)
+            }
+            ListKind::Requests => {
                 let found = views.requests.items();
                 status::requests(found.iter().map(|item| (item.id, &*item.value)), now)
             }
-            List::Labels => {
+            ListKind::Labels => {
                 let found = views.pools.items();
                 status::labels(found.iter().map(|item| &*item.value), now)
             }
@@ -111,10 +118,10 @@ impl Wanted {
     }
 }
 
-fn nodes(views: &Views, only: Option<&str>, now: Timestamp) -> Table {
+fn nodes(views: &StatusViews, only: Option<&str>, now: Timestamp) -> RecordTable {
     let found = match only {
         None => views.nodes.items(),
-        // What is no id is the id of no node.
+        // An invalid id matches no node.
         Some(id) => {
             let node = id.parse().ok().and_then(|id| views.nodes.get(&id));
             node.into_iter().collect()
@@ -128,8 +135,8 @@ fn nodes(views: &Views, only: Option<&str>, now: Timestamp) -> Table {
     status::nodes(rows, true, now)
 }
 
-fn builds(views: &Views, now: Timestamp) -> Table {
-    let paused: BTreeSet<ImageName> = marks::paused(&views.marks);
+fn builds(views: &StatusViews, now: Timestamp) -> RecordTable {
+    let paused: BTreeSet<ImageName> = image_markers::paused(&views.image_markers);
     let found = views.images.items();
     let rows = found.iter().filter_map(|item| {
         let (key, build) = build(&item.id, &item.value)?;
@@ -149,7 +156,7 @@ fn build<'a>(id: &'a ImageId, record: &'a ImageRecord) -> Option<(&'a BuildKey, 
     }
 }
 
-fn uploads(views: &Views, now: Timestamp) -> Table {
+fn uploads(views: &StatusViews, now: Timestamp) -> RecordTable {
     let found = views.images.items();
     let rows = found
         .iter()

@@ -5,22 +5,23 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use nodeyard_api::builder::{
-    BuilderMetrics, ImagesHeld, JobServerNow, LookAtJobServer, LookAtWorker, Sources, WorkerNow,
+    BuilderMetrics, BuilderPageSources, ImageUsage, JobServerStatus, JobServerStatusSource,
+    WorkerStatus, WorkerStatusSource,
 };
-use nodeyard_api::{Webapp, webapp};
+use nodeyard_api::{WebappServer, webapp};
 use tokio_util::sync::CancellationToken;
 
-use crate::bed::provider;
 use crate::http::get;
 use crate::metrics::assert_golden;
-use crate::statsd::Ear;
+use crate::statsd::FakeStatsd;
+use crate::testbed::provider;
 use crate::webapp::links_of;
 
 #[derive(Debug, Default)]
-struct Worker(Mutex<Option<WorkerNow>>);
+struct Worker(Mutex<Option<WorkerStatus>>);
 
-impl LookAtWorker for Worker {
-    fn look(&self) -> Option<WorkerNow> {
+impl WorkerStatusSource for Worker {
+    fn status(&self) -> Option<WorkerStatus> {
         self.0.lock().unwrap().clone()
     }
 }
@@ -28,9 +29,9 @@ impl LookAtWorker for Worker {
 #[derive(Debug)]
 struct FakeJobServer;
 
-impl LookAtJobServer for FakeJobServer {
-    fn look(&self) -> JobServerNow {
-        JobServerNow {
+impl JobServerStatusSource for FakeJobServer {
+    fn status(&self) -> JobServerStatus {
+        JobServerStatus {
             connections: 12,
             functions: 3,
             waiting: 2,
@@ -42,19 +43,19 @@ impl LookAtJobServer for FakeJobServer {
 }
 
 #[tokio::test]
-async fn a_builders_metrics_are_the_golden_ones() {
+async fn builder_metrics_match_the_golden_file() {
     let metrics = BuilderMetrics::new(None, "builder.example");
     let worker = Arc::new(Worker::default());
     let options = webapp::Options {
         address: "127.0.0.1".to_owned(),
         port: 0,
     };
-    let sources = Sources {
+    let sources = BuilderPageSources {
         metrics: metrics.clone(),
         worker: Arc::clone(&worker) as _,
         job_server: Some(Arc::new(FakeJobServer)),
     };
-    let pages = Webapp::bind_builder(options, sources).await.unwrap();
+    let pages = WebappServer::bind_builder(options, sources).await.unwrap();
     let address = pages.local_addr().unwrap();
     let stop = CancellationToken::new();
     let _stop = stop.clone().drop_guard();
@@ -66,19 +67,19 @@ async fn a_builders_metrics_are_the_golden_ones() {
     let ready = get(address, "/ready", &[]).await;
     assert_eq!(
         (ready.status, &*ready.body),
-        (503, "the worker has not begun")
+        (503, "the worker has not started")
     );
-    let mut now = WorkerNow {
+    let mut now = WorkerStatus {
         building: 1,
         functions: BTreeMap::from([("image-build".into(), 2), ("image-info".into(), 1)]),
         images: BTreeMap::from([(
             "debian".parse().unwrap(),
-            ImagesHeld {
+            ImageUsage {
                 images: 2,
                 bytes: 4096,
             },
         )]),
-        ..WorkerNow::default()
+        ..WorkerStatus::default()
     };
     *worker.0.lock().unwrap() = Some(now.clone());
     assert_eq!(get(address, "/ready", &[]).await.status, 503);
@@ -87,24 +88,24 @@ async fn a_builders_metrics_are_the_golden_ones() {
     assert_eq!(get(address, "/ready", &[]).await.status, 200);
 
     let image = "debian".parse().unwrap();
-    metrics.worker_built(&image, Duration::from_secs(1500), true);
-    metrics.worker_built(&image, Duration::from_secs(1), false);
+    metrics.record_worker_build(&image, Duration::from_secs(1500), true);
+    metrics.record_worker_build(&image, Duration::from_secs(1), false);
     let cloud = provider("cloud");
-    metrics.worker_uploaded(&image, &cloud, Duration::from_secs(100_000), true);
-    metrics.worker_uploaded(&image, &cloud, Duration::from_secs(1), false);
+    metrics.record_worker_upload(&image, &cloud, Duration::from_secs(100_000), true);
+    metrics.record_worker_upload(&image, &cloud, Duration::from_secs(1), false);
     let page = get(address, "/metrics", &[]).await;
     assert_golden("builder-metrics.txt", &page.body);
     assert_eq!(get(address, "/image-list", &[]).await.status, 404);
 }
 
 #[tokio::test]
-async fn an_exit_code_is_told_as_it_is() {
-    let ear = Ear::open().await;
+async fn negative_exit_codes_are_sent_as_they_are() {
+    let ear = FakeStatsd::open().await;
     let metrics = BuilderMetrics::new(Some(ear.statsd().await), "builder.example");
     let image = "debian".parse().unwrap();
     let told = async |exit_code| {
         let no_sizes = std::iter::empty();
-        metrics.built(&image, Duration::from_secs(1), exit_code, no_sizes);
+        metrics.send_build(&image, Duration::from_secs(1), exit_code, no_sizes);
         let heard = ear.until(|line| line.contains(".last_build:")).await;
         let rc = "nodepool.dib_image_build.debian.status.rc:";
         let values = heard.iter().filter_map(|line| line.strip_prefix(rc));
@@ -117,13 +118,13 @@ async fn an_exit_code_is_told_as_it_is() {
 }
 
 #[tokio::test]
-async fn images_of_zuul_are_counted_by_their_own_names() {
-    let ear = Ear::open().await;
+async fn zuul_images_have_metrics_of_their_own() {
+    let ear = FakeStatsd::open().await;
     let metrics = BuilderMetrics::new(Some(ear.statsd().await), "builder.example");
     let image = "win2022".parse().unwrap();
-    metrics.polled(&image, true);
-    metrics.polled(&image, false);
-    metrics.fetched(&image, 4096);
+    metrics.count_poll(&image, true);
+    metrics.count_poll(&image, false);
+    metrics.count_downloaded(&image, 4096);
     let mut heard = Vec::new();
     while heard.len() < 3 {
         heard.extend(ear.until(|_| true).await);

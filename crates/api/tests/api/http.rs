@@ -7,14 +7,14 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Answer {
+pub(crate) struct HttpResponse {
     pub(crate) status: u16,
     /// By names in lower case.
     pub(crate) headers: BTreeMap<String, String>,
     pub(crate) body: String,
 }
 
-impl Answer {
+impl HttpResponse {
     pub(crate) fn header(&self, name: &str) -> &str {
         self.headers.get(name).map_or("", String::as_str)
     }
@@ -24,7 +24,7 @@ impl Answer {
     }
 }
 
-pub(crate) async fn get(server: SocketAddr, path: &str, headers: &[(&str, &str)]) -> Answer {
+pub(crate) async fn get(server: SocketAddr, path: &str, headers: &[(&str, &str)]) -> HttpResponse {
     ask(server, "GET", path, headers).await.unwrap()
 }
 
@@ -33,7 +33,7 @@ pub(crate) async fn ask(
     method: &str,
     path: &str,
     headers: &[(&str, &str)],
-) -> std::io::Result<Answer> {
+) -> std::io::Result<HttpResponse> {
     let headers: String = headers
         .iter()
         .map(|(name, value)| format!("{name}: {value}\r\n"))
@@ -43,7 +43,7 @@ pub(crate) async fn ask(
 }
 
 /// Sends these bytes and reads until the server hangs up.
-pub(crate) async fn raw(server: SocketAddr, request: &[u8]) -> std::io::Result<Answer> {
+pub(crate) async fn raw(server: SocketAddr, request: &[u8]) -> std::io::Result<HttpResponse> {
     let mut stream = TcpStream::connect(server).await?;
     // The server may have heard enough before we have said everything.
     let _ = stream.write_all(request).await;
@@ -53,12 +53,12 @@ pub(crate) async fn raw(server: SocketAddr, request: &[u8]) -> std::io::Result<A
         .ok_or_else(|| std::io::Error::other("no answer, or none that makes sense"))
 }
 
-fn parse(answer: &str) -> Option<Answer> {
+fn parse(answer: &str) -> Option<HttpResponse> {
     let (head, body) = answer.split_once("\r\n\r\n")?;
     let mut lines = head.lines();
     let status = lines.next()?.split(' ').nth(1)?.parse().ok()?;
     let headers = lines.filter_map(|line| line.split_once(": "));
-    Some(Answer {
+    Some(HttpResponse {
         status,
         headers: headers
             .map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()))

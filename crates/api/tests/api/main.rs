@@ -8,11 +8,11 @@
     clippy::print_stderr
 )]
 
-mod bed;
 mod builder;
-mod hostile;
 mod http;
 mod metrics;
+mod misbehaving_clients;
 mod python;
 mod statsd;
+mod testbed;
 mod webapp;

@@ -4,21 +4,21 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodeyard_api::metrics::Launch;
-use nodeyard_api::{LaunchResult, Metrics};
+use nodeyard_api::metrics::LaunchSample;
+use nodeyard_api::{LaunchOutcome, Metrics};
 use nodeyard_model::{Limits, ResourceName};
 use nodeyard_reconcile::{Backoff, Options, WorkQueue};
 use nodeyard_store::TreePath;
 use nodeyard_testbeds::checkout;
 
-use crate::bed::{Fleet, Served, create, embedded, provider};
 use crate::http::get;
+use crate::testbed::{StoreFixture, TestServer, create, embedded, provider};
 
 /// A bit of everything.
 pub(crate) fn record(metrics: &Metrics) {
     let cloud = provider("cloud");
-    for (result, seconds) in [(LaunchResult::Ready, 42), (LaunchResult::Quota, 1)] {
-        metrics.launched(Launch {
+    for (result, seconds) in [(LaunchOutcome::Ready, 42), (LaunchOutcome::Quota, 1)] {
+        metrics.record_launch(LaunchSample {
             provider: &cloud,
             az: Some("nova"),
             requestor: Some("zuul.example:1"),
@@ -26,24 +26,24 @@ pub(crate) fn record(metrics: &Metrics) {
             duration: Duration::from_secs(seconds),
         });
     }
-    metrics.request_accepted(&cloud, Duration::from_millis(3));
-    metrics.request_fulfilled(&cloud, Duration::from_secs(43));
-    metrics.request_failed();
-    metrics.leaked(&cloud, "instances", 2);
+    metrics.record_request_accepted(&cloud, Duration::from_millis(3));
+    metrics.record_request_fulfilled(&cloud, Duration::from_secs(43));
+    metrics.record_request_failed();
+    metrics.record_leaked(&cloud, "instances", 2);
     let limits = |instances: i64| Limits::from_iter([(ResourceName::INSTANCES, instances)]);
     let pools = [("main".into(), limits(5)), ("other".into(), limits(3))];
-    metrics.provider_limits(&cloud, BTreeMap::from(pools));
+    metrics.set_provider_limits(&cloud, BTreeMap::from(pools));
     let unlimited = [
         ("main".into(), limits(5)),
         ("free".into(), Limits::unlimited()),
     ];
-    metrics.provider_limits(&provider("endless"), BTreeMap::from(unlimited));
-    metrics.provider_limits(
+    metrics.set_provider_limits(&provider("endless"), BTreeMap::from(unlimited));
+    metrics.set_provider_limits(
         &provider("left"),
         BTreeMap::from([("main".into(), limits(7))]),
     );
-    metrics.provider_limits(&provider("left"), BTreeMap::new());
-    metrics.tenant_limits(BTreeMap::from([("acme.org:a".into(), limits(9))]));
+    metrics.set_provider_limits(&provider("left"), BTreeMap::new());
+    metrics.set_tenant_limits(BTreeMap::from([("acme.org:a".into(), limits(9))]));
     let queue = WorkQueue::new(Options {
         name: "leases",
         concurrency: 1,
@@ -58,12 +58,12 @@ pub(crate) fn record(metrics: &Metrics) {
 }
 
 #[tokio::test]
-async fn metrics_are_the_golden_ones() {
+async fn metrics_match_the_golden_file() {
     let (registry, _store, _directory) = embedded();
-    let _fleet = Fleet::create(&registry).await;
+    let _fleet = StoreFixture::create(&registry).await;
     let broken = TreePath::new("/nodepool/nodes/0000000009").unwrap();
     create(registry.tree(), &broken, "{").await;
-    let served = Served::start(&registry).await;
+    let served = TestServer::start(&registry).await;
     record(&served.metrics);
     let page = get(served.address, "/metrics", &[]).await;
     assert_eq!(
@@ -91,10 +91,10 @@ pub(crate) fn assert_golden(file: &str, shown: &str) {
 }
 
 #[tokio::test]
-async fn no_id_is_ever_a_label() {
+async fn ids_are_not_used_as_labels() {
     let (registry, _store, _directory) = embedded();
-    let fleet = Fleet::create(&registry).await;
-    let served = Served::start(&registry).await;
+    let fleet = StoreFixture::create(&registry).await;
+    let served = TestServer::start(&registry).await;
     record(&served.metrics);
     let text = served.metrics.exposition(&served.views);
     for id in &fleet.nodes {

@@ -11,23 +11,23 @@ use nodeyard_store::zookeeper::{Host, Options, ZooKeeper};
 use nodeyard_testbeds::{ZooKeeperServer, checkout, free_port};
 use tempfile::TempDir;
 
-use crate::bed::{DEADLINE, Fleet, Served, node, until};
-use crate::http::{Answer, ask, get};
-use crate::statsd::{Ear, report};
+use crate::http::{HttpResponse, ask, get};
+use crate::statsd::{FakeStatsd, report};
+use crate::testbed::{DEADLINE, StoreFixture, TestServer, node, until};
 
 /// An unmodified launcher with its webapp, which has nothing to hand out.
-struct Python {
+struct PythonLauncher {
     child: Child,
     webapp: SocketAddr,
-    statsd: Ear,
+    statsd: FakeStatsd,
     log: PathBuf,
     _directory: TempDir,
 }
 
-impl Python {
+impl PythonLauncher {
     async fn start(zookeeper: &ZooKeeperServer) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let statsd = Ear::open().await;
+        let statsd = FakeStatsd::open().await;
         let webapp = SocketAddr::from(([127, 0, 0, 1], free_port().unwrap()));
         let certificates = zookeeper.certificates();
         let configuration = serde_json::json!({
@@ -67,7 +67,7 @@ impl Python {
     }
 }
 
-impl Drop for Python {
+impl Drop for PythonLauncher {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -104,7 +104,7 @@ async fn registry(zookeeper: &ZooKeeperServer) -> Registry {
 }
 
 /// The body without ages, in an order: Python's lists have none.
-fn comparable(answer: &Answer) -> Vec<String> {
+fn comparable(answer: &HttpResponse) -> Vec<String> {
     let mut parts: Vec<String> = if answer
         .header("content-type")
         .starts_with("application/json")
@@ -173,13 +173,13 @@ async fn same(ours: SocketAddr, theirs: SocketAddr, path: &str, form: &[(&str, &
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pages_and_gauges_are_those_of_nodepool() {
+async fn pages_and_gauges_match_nodepool() {
     let zookeeper = ZooKeeperServer::start().unwrap();
     let registry = registry(&zookeeper).await;
     registry.components().prepare().await.unwrap();
-    let fleet = Fleet::create(&registry).await;
-    let python = Python::start(&zookeeper).await;
-    let served = Served::start(&registry).await;
+    let fleet = StoreFixture::create(&registry).await;
+    let python = PythonLauncher::start(&zookeeper).await;
+    let served = TestServer::start(&registry).await;
     served.ready.send_replace(true);
     until("Python is ready", async || {
         let ready = ask(python.webapp, "GET", "/ready", &[]).await;
@@ -237,8 +237,8 @@ async fn pages_cost_the_store_nothing() {
     const POLLS: usize = 50;
     let zookeeper = ZooKeeperServer::start().unwrap();
     let registry = registry(&zookeeper).await;
-    let _fleet = Fleet::create(&registry).await;
-    let served = Served::start(&registry).await;
+    let _fleet = StoreFixture::create(&registry).await;
+    let served = TestServer::start(&registry).await;
     let received = || -> usize {
         let answer = zookeeper.ask("srvr").unwrap();
         let line = answer
@@ -263,7 +263,7 @@ async fn pages_cost_the_store_nothing() {
 }
 
 /// Python leads the election first, then we do.
-async fn gauges(registry: &Registry, python: Python) {
+async fn gauges(registry: &Registry, python: PythonLauncher) {
     // It counts when a node changes.
     let more = node("cloud", &["small"], NodeState::Used);
     registry.nodes().create(&more).await.unwrap();

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use nodeyard_api::{Metrics, Statsd, Views, statsd};
+use nodeyard_api::{Metrics, Statsd, StatusViews, statsd};
 use nodeyard_model::{NodeState, layout};
 use nodeyard_store::TreePath;
 use nodeyard_store::election::Election;
@@ -11,15 +11,15 @@ use nodeyard_store::registry::{self, Registry};
 use tokio::net::UdpSocket;
 use tokio_util::sync::CancellationToken;
 
-use crate::bed::{DEADLINE, Fleet, embedded, node};
 use crate::metrics::record;
+use crate::testbed::{DEADLINE, StoreFixture, embedded, node};
 
 /// A statsd that only listens.
-pub(crate) struct Ear {
+pub(crate) struct FakeStatsd {
     socket: UdpSocket,
 }
 
-impl Ear {
+impl FakeStatsd {
     pub(crate) async fn open() -> Self {
         Self {
             socket: UdpSocket::bind("127.0.0.1:0").await.unwrap(),
@@ -82,21 +82,21 @@ impl Ear {
     }
 }
 
-pub(crate) struct Reporting {
-    pub(crate) ear: Ear,
+pub(crate) struct RunningReporter {
+    pub(crate) ear: FakeStatsd,
     pub(crate) shutdown: CancellationToken,
     pub(crate) task: tokio::task::JoinHandle<()>,
 }
 
-pub(crate) async fn report(registry: &Registry) -> Reporting {
-    let ear = Ear::open().await;
+pub(crate) async fn report(registry: &Registry) -> RunningReporter {
+    let ear = FakeStatsd::open().await;
     let metrics = Metrics::new(Some(ear.statsd().await));
     let records = registry::Views::open(registry).unwrap();
-    let views = Views::open(registry, records).unwrap();
-    let reporter = statsd::Reporter::new(metrics, views, registry, "np02").unwrap();
+    let views = StatusViews::open(registry, records).unwrap();
+    let reporter = statsd::StatsdReporter::new(metrics, views, registry, "np02").unwrap();
     let shutdown = CancellationToken::new();
     let task = tokio::spawn(reporter.run(shutdown.clone()));
-    Reporting {
+    RunningReporter {
         ear,
         shutdown,
         task,
@@ -104,8 +104,8 @@ pub(crate) async fn report(registry: &Registry) -> Reporting {
 }
 
 #[tokio::test]
-async fn events_are_sent_by_their_names() {
-    let ear = Ear::open().await;
+async fn events_are_sent_under_nodepools_names() {
+    let ear = FakeStatsd::open().await;
     record(&Metrics::new(Some(ear.statsd().await)));
     let heard = ear
         .until(|line| line.starts_with("nodepool.tenant_limits."))
@@ -139,9 +139,9 @@ async fn events_are_sent_by_their_names() {
 }
 
 #[tokio::test]
-async fn the_leader_reports_all_states_of_all_it_knows() {
+async fn the_leader_reports_all_providers_and_labels() {
     let (registry, _store, _directory) = embedded();
-    let _fleet = Fleet::create(&registry).await;
+    let _fleet = StoreFixture::create(&registry).await;
     let reporting = report(&registry).await;
     let gauges = reporting.ear.gauges("nodepool.nodes.ready:1|g").await;
     let scopes = [
@@ -206,9 +206,9 @@ async fn the_leader_reports_all_states_of_all_it_knows() {
 }
 
 #[tokio::test]
-async fn only_one_reports_and_the_next_takes_over() {
+async fn one_launcher_reports_and_another_takes_over() {
     let (registry, store, _directory) = embedded();
-    let _fleet = Fleet::create(&registry).await;
+    let _fleet = StoreFixture::create(&registry).await;
     let first = report(&registry).await;
     first
         .ear
@@ -217,7 +217,7 @@ async fn only_one_reports_and_the_next_takes_over() {
     let second = report(&Registry::new(store.session())).await;
     let election = TreePath::new(layout::STATS_ELECTION).unwrap();
     let election = Election::new(registry.locks(), election, "test");
-    crate::bed::until("both are candidates", async || {
+    crate::testbed::until("both are candidates", async || {
         election.candidates().await.unwrap().len() == 2
     })
     .await;
@@ -236,8 +236,8 @@ async fn only_one_reports_and_the_next_takes_over() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_away_is_no_trouble() {
-    let ear = Ear::open().await;
+async fn an_unreachable_statsd_is_ignored() {
+    let ear = FakeStatsd::open().await;
     let statsd = ear.statsd().await;
     let metrics = Metrics::new(Some(statsd));
     drop(ear);

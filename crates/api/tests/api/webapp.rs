@@ -3,16 +3,16 @@
 use nodeyard_model::now;
 use std::time::{Duration, SystemTime};
 
-use crate::bed::{Fleet, Served, embedded, until};
 use crate::http::{ask, get};
+use crate::testbed::{StoreFixture, TestServer, embedded, until};
 
 const JSON: &[(&str, &str)] = &[("Accept", "application/json")];
 
 #[tokio::test]
 async fn lists_come_in_both_forms() {
     let (registry, _store, _directory) = embedded();
-    let fleet = Fleet::create(&registry).await;
-    let served = Served::start(&registry).await;
+    let fleet = StoreFixture::create(&registry).await;
+    let served = TestServer::start(&registry).await;
     let address = served.address;
 
     let nodes = get(address, "/node-list", JSON).await;
@@ -74,10 +74,10 @@ async fn lists_come_in_both_forms() {
 }
 
 #[tokio::test]
-async fn what_changes_is_shown_and_a_paused_image_is_called_so() {
+async fn lists_follow_changes_and_show_pauses() {
     let (registry, _store, _directory) = embedded();
-    let _fleet = Fleet::create(&registry).await;
-    let served = Served::start(&registry).await;
+    let _fleet = StoreFixture::create(&registry).await;
+    let served = TestServer::start(&registry).await;
     let state = async || {
         let builds = get(served.address, "/dib-image-list", JSON).await.json();
         builds[0]["state"].as_str().unwrap().to_owned()
@@ -91,10 +91,10 @@ async fn what_changes_is_shown_and_a_paused_image_is_called_so() {
 }
 
 #[tokio::test]
-async fn answers_may_be_kept_for_a_second() {
+async fn pages_may_be_cached_for_a_second() {
     let (registry, _store, _directory) = embedded();
-    let _fleet = Fleet::create(&registry).await;
-    let served = Served::start(&registry).await;
+    let _fleet = StoreFixture::create(&registry).await;
+    let served = TestServer::start(&registry).await;
     let first = get(served.address, "/request-list", JSON).await;
     assert_eq!(first.header("content-type"), "application/json");
     assert_eq!(first.header("access-control-allow-origin"), "*");
@@ -129,7 +129,7 @@ async fn answers_may_be_kept_for_a_second() {
 #[tokio::test]
 async fn methods_do_not_matter_and_unknown_pages_are_not_found() {
     let (registry, _store, _directory) = embedded();
-    let served = Served::start(&registry).await;
+    let served = TestServer::start(&registry).await;
     for method in ["GET", "POST", "PUT", "DELETE", "OPTIONS", "BREW"] {
         let answer = ask(served.address, method, "/label-list", JSON)
             .await
@@ -158,9 +158,9 @@ async fn methods_do_not_matter_and_unknown_pages_are_not_found() {
 }
 
 #[tokio::test]
-async fn it_is_ready_when_the_launcher_says_so() {
+async fn readiness_follows_the_launcher() {
     let (registry, _store, _directory) = embedded();
-    let served = Served::start(&registry).await;
+    let served = TestServer::start(&registry).await;
     assert_eq!(get(served.address, "/ready", &[]).await.status, 503);
     assert_eq!(get(served.address, "/live", &[]).await.body, "OK");
     served.ready.send_replace(true);
@@ -171,7 +171,7 @@ async fn it_is_ready_when_the_launcher_says_so() {
 #[tokio::test]
 async fn a_request_is_explained_in_both_forms() {
     let (registry, _store, _directory) = embedded();
-    let served = Served::start(&registry).await;
+    let served = TestServer::start(&registry).await;
     let page = "/explain/200-0000000007";
     let text = get(served.address, page, &[]).await;
     assert_eq!((text.status, &*text.body), (200, "it waits for room\n"));
@@ -189,7 +189,7 @@ async fn a_request_is_explained_in_both_forms() {
 }
 
 /// Asserts that `page` is HTML that a browser loads and runs nothing for, and returns what it links to.
-pub(crate) fn links_of(page: &crate::http::Answer) -> Vec<String> {
+pub(crate) fn links_of(page: &crate::http::HttpResponse) -> Vec<String> {
     assert_eq!(page.status, 200, "{page:?}");
     assert_eq!(page.header("content-type"), "text/html; charset=utf-8");
     let policy = page.header("content-security-policy");
@@ -205,7 +205,7 @@ pub(crate) fn links_of(page: &crate::http::Answer) -> Vec<String> {
 #[tokio::test]
 async fn the_root_links_to_every_page() {
     let (registry, _store, _directory) = embedded();
-    let served = Served::start(&registry).await;
+    let served = TestServer::start(&registry).await;
     let index = get(served.address, "/", &[]).await;
     let links = links_of(&index);
     assert_eq!(links.len(), 9, "{links:?}");

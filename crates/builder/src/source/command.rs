@@ -13,11 +13,11 @@ use super::{BuildOrder, Console, Source, SourceError};
 
 #[derive(Debug)]
 pub struct Command {
-    build: config::Build,
+    build: config::BuildConfig,
 }
 
 impl Command {
-    pub fn new(build: &config::Build) -> Self {
+    pub fn new(build: &config::BuildConfig) -> Self {
         Self {
             build: build.clone(),
         }

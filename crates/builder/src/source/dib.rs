@@ -15,11 +15,11 @@ const OWN_DIRECTORY: &str = "%p";
 
 #[derive(Debug)]
 pub struct Dib {
-    build: config::Build,
+    build: config::BuildConfig,
 }
 
 impl Dib {
-    pub fn new(build: &config::Build) -> Self {
+    pub fn new(build: &config::BuildConfig) -> Self {
         Self {
             build: build.clone(),
         }
@@ -71,7 +71,7 @@ impl Source for Dib {
 
 #[cfg(test)]
 mod tests {
-    use nodeyard_config::{Builder, EnvValue, Seconds};
+    use nodeyard_config::{BuilderKind, EnvValue, Seconds};
 
     use super::*;
 
@@ -85,8 +85,8 @@ mod tests {
             env_vars.insert(name.to_owned(), value);
         }
         Dib {
-            build: config::Build {
-                builder: Builder::Dib,
+            build: config::BuildConfig {
+                builder: BuilderKind::Dib,
                 command: command.to_owned(),
                 elements: vec!["debian-minimal vm".to_owned(), "simple".to_owned()],
                 env_vars,

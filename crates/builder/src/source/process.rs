@@ -90,7 +90,7 @@ impl Program {
     }
 
     /// What the configuration of an image says, over whatever was set so far.
-    pub(super) fn configure(&mut self, order: &BuildOrder, build: &config::Build) {
+    pub(super) fn configure(&mut self, order: &BuildOrder, build: &config::BuildConfig) {
         if let Some(path) = &order.elements_path {
             self.env("ELEMENTS_PATH", &**path);
         }

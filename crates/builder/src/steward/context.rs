@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nodeyard_config::{Config, Image};
+use nodeyard_config::{Config, ImageDefinition};
 pub(super) use nodeyard_model::now;
 use nodeyard_model::{BuildId, BuildKey, ImageName};
 use nodeyard_plan::images::{self, Action, Pace, Picture, Plan, Setback, Subject};
@@ -83,7 +83,7 @@ impl Context {
     }
 
     /// What the configuration says of an image, if it still has it.
-    pub(super) fn image(&self, image: &ImageName) -> Option<Image> {
+    pub(super) fn image(&self, image: &ImageName) -> Option<ImageDefinition> {
         self.config.borrow().images.get(image.as_str()).cloned()
     }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
-use nodeyard_config::{Config, Image, ImageSource, Provider, ZuulImage};
+use nodeyard_config::{Config, ImageDefinition, ImageSource, Provider, ZuulImage};
 use nodeyard_image::Format;
 use nodeyard_model::{ImageName, ProviderName};
 use nodeyard_plan::canary::CanaryPolicy;
@@ -48,7 +48,7 @@ pub(super) fn settings(zuul: &ZuulImage) -> Box<str> {
 }
 
 /// The image's own and those of all providers that take it.
-fn formats(config: &Config, image: &Image) -> BTreeSet<Box<str>> {
+fn formats(config: &Config, image: &ImageDefinition) -> BTreeSet<Box<str>> {
     let mut formats = set(&image.formats);
     let takers = config.providers_of_image(&image.name);
     for provider in takers.filter(|provider| provider.manages_images()) {

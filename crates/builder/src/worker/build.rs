@@ -143,7 +143,7 @@ struct Build {
 
 /// Where the files come from.
 enum How {
-    Made(config::Build),
+    Made(config::BuildConfig),
     Fetched(Import),
 }
 

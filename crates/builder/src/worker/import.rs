@@ -62,7 +62,7 @@ struct Wanted {
     format: Format,
     artifact: ImportArtifact,
     url: Url,
-    compression: config::Compression,
+    compression: config::ArtifactCompression,
 }
 
 impl Import {
@@ -249,7 +249,7 @@ impl Import {
             sent: fetched.sent,
             plain: fetched.plain,
             promised: fetched.promised,
-            unchecked: self.how.checksum == config::Checksum::Off,
+            unchecked: self.how.checksum == config::ChecksumRequirement::Off,
             signed_by,
         };
         errand.say(format!("{line}, {}", provenance.verdict()));
@@ -297,9 +297,9 @@ impl Import {
             packing: zuul::packing(wanted.compression, &wanted.url),
             promised: zuul::promised(&wanted.artifact.metadata),
             checksum: match how.checksum {
-                config::Checksum::Required => ChecksumPolicy::Required,
-                config::Checksum::IfAvailable => ChecksumPolicy::IfAvailable,
-                config::Checksum::Off => ChecksumPolicy::Off,
+                config::ChecksumRequirement::Required => ChecksumPolicy::Required,
+                config::ChecksumRequirement::IfAvailable => ChecksumPolicy::IfAvailable,
+                config::ChecksumRequirement::Off => ChecksumPolicy::Off,
             },
             max_size: how.max_size,
             connections: number(how.download_connections).min(64),

@@ -1,4 +1,4 @@
-//! Which files there are.
+//! Finds and reads the files.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::merge::{merge, normalized};
-use super::{Clouds, CloudsError, truth};
+use super::{CloudsError, CloudsYaml, is_true};
 use crate::values::Object;
 use crate::yaml::yaml_to_json;
 
-/// The cloud that the environment describes is called so, if it does not say otherwise.
+/// The default name of the cloud that the environment defines.
 const ENVIRONMENT: &str = "envvars";
-/// These choose among clouds and describe none.
+/// Variables that select a cloud and do not define one.
 const SELECTORS: &[&str] = &[
     "OS_CLOUD",
     "OS_REGION_NAME",
@@ -21,27 +21,28 @@ const SELECTORS: &[&str] = &[
     "OS_CLIENT_SECURE_FILE",
     "OS_CLOUD_NAME",
 ];
-/// Of the test programs of OpenStack.
+/// Prefixes of variables of OpenStack's test programs.
 const FOREIGN: &[&str] = &["OS_TEST", "OS_STD", "OS_LOG"];
 
-/// Where a process is.
+/// The environment variables and working directory of a process.
 #[derive(Clone, Default)]
-pub struct Surroundings {
+pub struct ProcessEnvironment {
     pub variables: BTreeMap<String, String>,
     pub directory: PathBuf,
 }
 
-/// Some variables are passwords.
-impl std::fmt::Debug for Surroundings {
+/// Hides the variables, some of which are passwords.
+impl std::fmt::Debug for ProcessEnvironment {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Surroundings")
+        f.debug_tuple("ProcessEnvironment")
             .field(&self.directory)
             .finish()
     }
 }
 
-impl Surroundings {
-    pub fn of_process() -> Self {
+impl ProcessEnvironment {
+    /// Returns those of this process.
+    pub fn current() -> Self {
         let variables = std::env::vars_os()
             .filter_map(|(key, value)| Some((key.into_string().ok()?, value.into_string().ok()?)));
         Self {
@@ -76,7 +77,7 @@ impl Surroundings {
             .collect()
     }
 
-    /// The first file of this name, after the one that a variable names.
+    /// Reads the first file of this name, preceded by the one that a variable names.
     fn file(
         &self,
         stem: &str,
@@ -94,7 +95,7 @@ impl Surroundings {
                     let object = read(&path, &bytes)?;
                     return Ok(Some((path, object)));
                 }
-                // What is not for us, or not there, is passed over.
+                // Missing and inaccessible files are skipped.
                 Err(error)
                     if matches!(
                         error.kind(),
@@ -110,18 +111,17 @@ impl Surroundings {
 }
 
 fn read(path: &Path, bytes: &[u8]) -> Result<Object, CloudsError> {
-    let wrong = |cause: String| CloudsError::new(format!("cannot use {}: {cause}", path.display()));
+    let wrong =
+        |cause: String| CloudsError::new(format!("failed to parse {}: {cause}", path.display()));
     let text = std::str::from_utf8(bytes).map_err(|cause| wrong(cause.to_string()))?;
     match yaml_to_json(text).map_err(wrong)? {
         Value::Object(object) => Ok(object),
         Value::Null => Ok(Object::new()),
-        _ => Err(wrong(
-            "it has to be a mapping with the key `clouds`".to_owned(),
-        )),
+        _ => Err(wrong("expected a mapping with the key `clouds`".to_owned())),
     }
 }
 
-pub(super) fn find(around: &Surroundings) -> Result<Clouds, CloudsError> {
+pub(super) fn find(around: &ProcessEnvironment) -> Result<CloudsYaml, CloudsError> {
     let found = around.file("clouds", Some("OS_CLIENT_CONFIG_FILE"))?;
     let (file, mut all) =
         found.map_or((None, Object::new()), |(path, object)| (Some(path), object));
@@ -135,7 +135,7 @@ pub(super) fn find(around: &Surroundings) -> Result<Clouds, CloudsError> {
     let environment = around.variable("OS_CLOUD_NAME").unwrap_or(ENVIRONMENT);
     if clouds.contains_key(environment) {
         return Err(CloudsError::new(format!(
-            "{} has a cloud {environment:?}, which is what the one of the environment is called: rename it, or set OS_CLOUD_NAME",
+            "cloud {environment:?} in {} has the same name as the cloud defined by the environment; rename it, or set OS_CLOUD_NAME",
             file.as_deref()
                 .unwrap_or(Path::new("secure.yaml"))
                 .display()
@@ -149,12 +149,12 @@ pub(super) fn find(around: &Surroundings) -> Result<Clouds, CloudsError> {
     if default.is_none() && clouds.len() == 1 {
         default = clouds.keys().next().cloned();
     }
-    let boolean = |name: &str| around.variable(name).map(|text| truth(&text.into()));
+    let boolean = |name: &str| around.variable(name).map(|text| is_true(&text.into()));
     let force_ipv4 = match boolean("OS_PREFER_IPV6") {
         Some(false) => Some(true),
         _ => boolean("OS_FORCE_IPV4"),
     };
-    Ok(Clouds {
+    Ok(CloudsYaml {
         file,
         clouds,
         profiles: objects(profiles),
@@ -165,8 +165,8 @@ pub(super) fn find(around: &Surroundings) -> Result<Clouds, CloudsError> {
     })
 }
 
-/// The cloud that the environment describes, if it describes any.
-fn described(around: &Surroundings) -> Option<Object> {
+/// Returns the cloud that the environment defines, if any.
+fn described(around: &ProcessEnvironment) -> Option<Object> {
     let is_ours = |name: &&String| {
         name.starts_with("OS_") && !FOREIGN.iter().any(|foreign| name.starts_with(foreign))
     };
@@ -178,7 +178,7 @@ fn described(around: &Surroundings) -> Option<Object> {
         let key = name.strip_prefix("OS_")?.to_lowercase();
         Some((key, Value::from(around.variables.get(name)?.as_str())))
     });
-    // The cloud's own name is no profile.
+    // `cloud` would be read as the name of a profile.
     Some(entries.filter(|(key, _)| key != "cloud").collect())
 }
 

@@ -1,11 +1,11 @@
-//! What several places say of one cloud, put together.
+//! Merges the settings of one cloud from several places.
 
 use serde_json::{Value, json};
 
-use super::{Clouds, CloudsError, text};
+use super::{CloudsError, CloudsYaml, text};
 use crate::values::Object;
 
-/// What openstacksdk takes for granted.
+/// The defaults of openstacksdk.
 const DEFAULTS: &[(&str, &str)] = &[
     ("auth_type", "password"),
     ("interface", "public"),
@@ -13,7 +13,7 @@ const DEFAULTS: &[(&str, &str)] = &[
     ("image_format", "qcow2"),
 ];
 
-/// A key of `auth`, and the names it may come by, the strongest last.
+/// Keys of `auth` with their aliases, in order of increasing precedence.
 const AUTH_NAMES: &[(&str, &[&str])] = &[
     ("domain_id", &["domain_id"]),
     ("domain_name", &["domain_name"]),
@@ -26,15 +26,15 @@ const AUTH_NAMES: &[(&str, &[&str])] = &[
     ("project_name", &["tenant_name", "project_name"]),
 ];
 
-/// All that is said of a cloud in a region, with every key in its newest spelling.
+/// Returns the settings of a cloud in a region, with every key in its newest spelling.
 pub(super) fn merged(
-    clouds: &Clouds,
+    clouds: &CloudsYaml,
     name: &str,
     region: Option<&str>,
 ) -> Result<Object, CloudsError> {
     let own = clouds.clouds.get(name).ok_or_else(|| {
         CloudsError::new(format!(
-            "there is no cloud {name:?}; there are {}",
+            "no cloud {name:?}; known clouds: {}",
             clouds.known()
         ))
     })?;
@@ -65,7 +65,7 @@ pub(super) fn merged(
     Ok(cloud)
 }
 
-/// The region's name, empty if there are none, and what is said of it alone.
+/// Returns the region's name, empty if the cloud has none, and the settings of the region alone.
 fn choose_region(
     cloud: &str,
     own: &Object,
@@ -73,10 +73,10 @@ fn choose_region(
     wanted: Option<&str>,
 ) -> Result<(String, Object), CloudsError> {
     let wanted = wanted.unwrap_or_default();
-    let listed = [own, profile]
+    let quoted_list = [own, profile]
         .into_iter()
         .find_map(|layer| layer.get("regions").or(layer.get("region_name")));
-    let regions = regions(listed);
+    let regions = regions(quoted_list);
     let chosen = if wanted.is_empty() {
         regions.first()
     } else {
@@ -88,14 +88,14 @@ fn choose_region(
         None => {
             let names: Vec<_> = regions.iter().map(|(name, _)| name.as_str()).collect();
             Err(CloudsError::new(format!(
-                "cloud {cloud:?} has no region {wanted:?}; there are {}",
+                "cloud {cloud:?} has no region {wanted:?}; known regions: {}",
                 names.join(", ")
             )))
         }
     }
 }
 
-fn regions(listed: Option<&Value>) -> Vec<(String, Object)> {
+fn regions(quoted_list: Option<&Value>) -> Vec<(String, Object)> {
     let one = |value: &Value| match value {
         Value::Object(region) => {
             let values = region.get("values").and_then(Value::as_object);
@@ -104,7 +104,7 @@ fn regions(listed: Option<&Value>) -> Vec<(String, Object)> {
         }
         other => (text(other), Object::new()),
     };
-    match listed {
+    match quoted_list {
         Some(Value::Array(regions)) => regions.iter().map(one).collect(),
         Some(Value::String(names)) if !names.is_empty() => {
             let names = names.split(',');
@@ -114,7 +114,7 @@ fn regions(listed: Option<&Value>) -> Vec<(String, Object)> {
     }
 }
 
-/// What the upper layer says counts, except that `auth` is put together key by key.
+/// Overlays a layer: its values win, except that `auth` is merged key by key.
 fn lay_over(cloud: &mut Object, layer: Object) {
     for (key, value) in layer {
         match (key.as_str(), value) {
@@ -131,7 +131,7 @@ fn lay_over(cloud: &mut Object, layer: Object) {
     }
 }
 
-/// As far as both have objects, they are put together.
+/// Merges `above` into `below` recursively.
 pub(super) fn merge(below: &mut Object, above: Object) {
     for (key, value) in above {
         match (below.get_mut(&key), value) {
@@ -143,7 +143,7 @@ pub(super) fn merge(below: &mut Object, above: Object) {
     }
 }
 
-/// Keys may be written with dashes.
+/// Replaces dashes in keys.
 pub(super) fn normalized(object: Object) -> Object {
     let entries = object.into_iter().map(|(key, value)| {
         let value = match value {
@@ -168,7 +168,7 @@ fn rename(cloud: &mut Object) {
     }
 }
 
-/// What stands outside of `auth` may come from the environment, and counts more.
+/// Moves credentials from outside of `auth`, as the environment sets them, into it; they win.
 fn settle_auth(cloud: &mut Object) {
     let Some(Value::Object(mut auth)) = cloud.remove("auth") else {
         return;
@@ -189,7 +189,7 @@ fn settle_auth(cloud: &mut Object) {
     cloud.insert("auth".to_owned(), Value::Object(auth));
 }
 
-/// One domain may stand for that of the user and that of the project.
+/// Uses a single domain for both the user and the project.
 fn settle_domains(cloud: &mut Object) {
     let Some(Value::Object(auth)) = cloud.get_mut("auth") else {
         return;
@@ -209,7 +209,7 @@ fn settle_domains(cloud: &mut Object) {
     }
 }
 
-/// Texts may mention other values, as `{region_name}`.
+/// Substitutes other values in texts, such as `{region_name}`.
 fn fill_in(cloud: &mut Object) {
     let known = cloud.clone();
     let fill = |value: &mut Value| {

@@ -12,22 +12,22 @@ clouds:
 
 const PUBLIC: &str = "public-clouds: {provider: {image_format: vmdk}}";
 
-fn found(files: &[(&str, &str)]) -> Result<Clouds, CloudsError> {
+fn found(files: &[(&str, &str)]) -> Result<CloudsYaml, CloudsError> {
     let directory = tempfile::tempdir().unwrap();
     for (name, text) in files {
         std::fs::write(directory.path().join(name), text).unwrap();
     }
-    Clouds::find(&Surroundings {
+    CloudsYaml::find(&ProcessEnvironment {
         directory: directory.path().to_owned(),
-        ..Surroundings::default()
+        ..ProcessEnvironment::default()
     })
 }
 
 #[test]
-fn the_format_of_images_is_found_wherever_it_is_said() {
+fn the_image_format_is_found_in_every_file() {
     let secure = "clouds: {silent: {image_format: iso}}";
     let clouds = found(&[("clouds.yaml", CLOUDS), ("clouds-public.yaml", PUBLIC)]).unwrap();
-    let format = |clouds: &Clouds, name, region| {
+    let format = |clouds: &CloudsYaml, name, region| {
         let cloud = clouds.cloud(Some(name), region).unwrap();
         cloud.image_format().unwrap()
     };
@@ -46,7 +46,7 @@ fn the_format_of_images_is_found_wherever_it_is_said() {
 }
 
 #[test]
-fn what_cannot_be_understood_is_told_with_its_place() {
+fn errors_name_the_file() {
     for bad in ["clouds: [", "- x"] {
         let error = found(&[("clouds.yaml", bad)]).unwrap_err();
         assert!(error.to_string().contains("clouds.yaml"), "{error}");

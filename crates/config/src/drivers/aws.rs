@@ -2,7 +2,7 @@
 
 use super::image::{Connection, image_driver};
 use super::image_filters::{ImageFilter, check_filters};
-use crate::decode::{Decoder, Judgement};
+use crate::decode::{Decoder, Strictness};
 use crate::provider::{PoolCommon, PoolOuter, ProviderCommon};
 use crate::section::section;
 use crate::values::{Limit, Name, Seconds, Table, choice};
@@ -142,8 +142,8 @@ section! {
 
 fn check_cloud_image(image: &AwsCloudImage, map: &Map, decoder: &mut Decoder<'_>) {
     let filters = image.image_filters.as_ref();
-    check_filters(filters, map, decoder, Judgement::Lenient);
-    decoder.exactly_one(map, &["image-id", "image-filters"], Judgement::Lenient);
+    check_filters(filters, map, decoder, Strictness::Lenient);
+    decoder.exactly_one(map, &["image-id", "image-filters"], Strictness::Lenient);
 }
 
 section! {
@@ -292,10 +292,10 @@ section! {
 }
 
 fn check_label(label: &AwsLabel, map: &Map, decoder: &mut Decoder<'_>) {
-    decoder.exactly_one(map, &["cloud-image", "diskimage"], Judgement::Lenient);
-    decoder.exactly_one(map, &["instance-type", "fleet"], Judgement::Lenient);
+    decoder.exactly_one(map, &["cloud-image", "diskimage"], Strictness::Lenient);
+    decoder.exactly_one(map, &["instance-type", "fleet"], Strictness::Lenient);
     if label.dedicated_host && label.use_spot {
-        decoder.at_most_one(map, &["dedicated-host", "use-spot"], Judgement::Strict);
+        decoder.at_most_one(map, &["dedicated-host", "use-spot"], Strictness::Strict);
     }
 }
 
@@ -320,7 +320,7 @@ section! {
 }
 
 fn check_profile(_profile: &InstanceProfile, map: &Map, decoder: &mut Decoder<'_>) {
-    decoder.exactly_one(map, &["name", "arn"], Judgement::Lenient);
+    decoder.exactly_one(map, &["name", "arn"], Strictness::Lenient);
 }
 
 image_driver!(Aws);

@@ -10,9 +10,9 @@ use super::cluster_extras::{
 };
 use crate::decode::{Decode, Decoder};
 use crate::provider::{DriverSection, LabelRef, PoolCommon, PoolOuter, PoolRef, ProviderCommon};
-use crate::section::{Describe, Shape, section};
-use crate::values::{Limit, Name, Object, Table, choice, shape};
-use crate::yaml::{Map, Node};
+use crate::section::{Describe, TypeInfo, section};
+use crate::values::{Limit, Name, Object, Table, choice, type_info};
+use crate::yaml::{Map, YamlNode};
 
 choice! {
     /// Whether a request that names another provider is left to it.
@@ -185,9 +185,9 @@ fn check_pool(pool: &ClusterPool, _map: &Map, decoder: &mut Decoder<'_>) {
 
 /// Names of pools and labels become names of objects in the cluster.
 fn check_dns_label(name: &Name, decoder: &mut Decoder<'_>) {
-    const LONGEST: usize = 63;
+    const MAX_LENGTH: usize = 63;
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
-    let fits = name.len() <= LONGEST
+    let fits = name.len() <= MAX_LENGTH
         && name.starts_with(plain)
         && name.ends_with(plain)
         && name.chars().all(|c| plain(c) || c == '-');
@@ -214,7 +214,7 @@ pub enum NodeKind {
 }
 
 impl Decode<Flavour> for NodeKind {
-    fn decode(node: &Rc<Node>, flavour: &Flavour, decoder: &mut Decoder<'_>) -> Option<Self> {
+    fn decode(node: &Rc<YamlNode>, flavour: &Flavour, decoder: &mut Decoder<'_>) -> Option<Self> {
         let text = String::decode(node, &(), decoder)?;
         // Nodepool tests for one word only and takes anything else for the other kind.
         let (kind, usual) = match (flavour, text.as_str()) {
@@ -259,8 +259,8 @@ impl NodeKind {
 }
 
 impl Describe for NodeKind {
-    fn shape() -> Shape {
-        shape(
+    fn type_info() -> TypeInfo {
+        type_info(
             "`namespace`, `pod`, `project`",
             serde_json::json!({"type": "string", "examples": ["namespace", "pod", "project"]}),
         )

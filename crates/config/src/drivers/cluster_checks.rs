@@ -1,21 +1,21 @@
-//! Options of cluster labels that contradict each other, or the driver.
+//! Checks options of cluster labels that contradict each other or the driver.
 
 use std::collections::HashMap;
 
 use super::cluster::{ClusterLabel, ClusterPool, Flavour, NodeKind};
 use super::cluster_extras::{Console, Expose, PeerAccess, Share, SshAccess};
-use crate::decode::{Decoder, Judgement};
-use crate::file::Label;
+use crate::decode::{Decoder, Strictness};
+use crate::file::LabelConfig;
 use crate::yaml::Map;
 
 const CODE: &str = "contradiction";
 
-/// What can be said of a label by itself.
+/// Checks a label by itself.
 pub(super) fn label(label: &ClusterLabel, map: &Map, decoder: &mut Decoder<'_>) {
     let shares = label.share == Share::Buildset;
     let peers = label.buildset_peer_access == PeerAccess::Services;
     if shares && peers {
-        decoder.at_most_one(map, &["share", "buildset-peer-access"], Judgement::Strict);
+        decoder.at_most_one(map, &["share", "buildset-peer-access"], Strictness::Strict);
     }
     let mut complain = |key: &str, message: &str| {
         if let Some(entry) = map.set(key) {
@@ -60,7 +60,7 @@ pub(super) fn ssh(ssh: &SshAccess, map: &Map, decoder: &mut Decoder<'_>) {
     }
 }
 
-/// What depends on the driver.
+/// Checks what depends on the driver.
 pub(super) fn flavour(label: &ClusterLabel, flavour: Flavour, decoder: &mut Decoder<'_>) {
     let mut complain = |message: &str| {
         decoder.error(CODE, label.name.span, message);
@@ -87,9 +87,13 @@ pub(super) fn flavour(label: &ClusterLabel, flavour: Flavour, decoder: &mut Deco
     }
 }
 
-/// Nodes that are there before they are asked for belong to no buildset.
-pub(crate) fn ready_nodes(pools: &[ClusterPool], labels: &[Label], decoder: &mut Decoder<'_>) {
-    let by_name: HashMap<&str, &Label> = (labels.iter())
+/// Reports labels that need a buildset and have `min-ready` nodes, which belong to none.
+pub(crate) fn ready_nodes(
+    pools: &[ClusterPool],
+    labels: &[LabelConfig],
+    decoder: &mut Decoder<'_>,
+) {
+    let by_name: HashMap<&str, &LabelConfig> = (labels.iter())
         .map(|label| (label.name.as_str(), label))
         .collect();
     for label in pools.iter().flat_map(|pool| &pool.labels) {

@@ -1,7 +1,7 @@
-//! What our cluster drivers offer beyond Nodepool's. Everything is off unless asked for.
+//! Options of the cluster drivers that Nodepool's do not have. All are off by default.
 
 use super::cluster_checks;
-use crate::decode::{Decoder, Judgement};
+use crate::decode::{Decoder, Strictness};
 use crate::section::section;
 use crate::values::{Object, OneOrMany, Port, Seconds, Table, choice};
 use crate::yaml::Map;
@@ -131,7 +131,7 @@ fn check_ssh(ssh: &SshAccess, map: &Map, decoder: &mut Decoder<'_>) {
     }
     cluster_checks::ssh(ssh, map, decoder);
     if ssh.keepalive {
-        decoder.at_most_one(map, &["command", "keepalive"], Judgement::Strict);
+        decoder.at_most_one(map, &["command", "keepalive"], Strictness::Strict);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::image::{Connection, image_access, image_driver};
 use super::image_filters::{ImageFilter, check_filters};
-use crate::decode::{Decoder, Judgement};
+use crate::decode::{Decoder, Strictness};
 use crate::provider::{PoolCommon, PoolOuter, ProviderCommon};
 use crate::section::section;
 use crate::values::{Limit, Name, OneOrMany, Port, Seconds, Table, choice};
@@ -64,11 +64,11 @@ section! {
 
 fn check_cloud_image(image: &ContainerCloudImage, map: &Map, decoder: &mut Decoder<'_>) {
     let filters = image.image_filters.as_ref();
-    check_filters(filters, map, decoder, Judgement::Strict);
+    check_filters(filters, map, decoder, Strictness::Strict);
     decoder.at_most_one(
         map,
         &["image-id", "image-name", "image-filters"],
-        Judgement::Strict,
+        Strictness::Strict,
     );
 }
 
@@ -131,7 +131,7 @@ fn check_label(label: &ContainerLabel, map: &Map, decoder: &mut Decoder<'_>) {
     decoder.exactly_one(
         map,
         &["diskimage", "cloud-image", "image"],
-        Judgement::Strict,
+        Strictness::Strict,
     );
     if let (Some(cpus), Some(entry)) = (label.cpus, map.set("cpus"))
         && cpus <= 0.0

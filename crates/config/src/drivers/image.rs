@@ -1,4 +1,4 @@
-//! What the image entries of several drivers share.
+//! Sections that the image entries of several drivers share.
 
 use crate::section::section;
 use crate::values::Port;
@@ -16,17 +16,17 @@ section! {
     }
 }
 
-/// How machines of an image are reached, and as whom.
+/// How to log in to machines that were booted from an image.
 #[derive(Debug, Clone, Copy)]
 pub struct ImageAccess<'c> {
     pub connection: &'c Connection,
-    /// This and what follows is said here of images that exist already. Of those that are built, their uploads say it.
+    /// This and the following fields apply to existing images only. For built images they come from the upload.
     pub username: Option<&'c str>,
     pub python_path: &'c str,
     pub shell_type: Option<&'c str>,
 }
 
-/// Finds an [`ImageAccess`] in a section with `diskimages` and `cloud_images`.
+/// Implements [`ImageAccess`] lookup for a section with `diskimages` and `cloud_images`.
 macro_rules! image_access {
     ($section:ident) => {
         impl $section {
@@ -60,7 +60,7 @@ macro_rules! image_access {
 }
 pub(super) use image_access;
 
-/// The driver-independent view of a section with `pools`, `diskimages` and `cloud_images`.
+/// Implements `DriverSection` for a section with `pools`, `diskimages` and `cloud_images`.
 macro_rules! image_driver {
     ($section:ident) => {
         impl $crate::provider::DriverSection for $section {

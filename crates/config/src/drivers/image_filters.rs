@@ -1,10 +1,10 @@
 //! `image-filters`: conditions on the images of a cloud.
 //!
-//! What can never choose an image is refused where it is written, not found out when no machine comes up.
+//! Conditions that can never match are reported here, before a launch fails because of them.
 
-use crate::decode::{Decoder, Judgement};
+use crate::decode::{Decoder, Strictness};
 use crate::section::section;
-use crate::yaml::{Entry, Map, Node, Value};
+use crate::yaml::{Map, YamlEntry, YamlNode, YamlValue};
 
 section! {
     /// A condition on images; of those that meet all conditions the newest is used.
@@ -16,25 +16,25 @@ section! {
     }
 }
 
-/// Conditions that are missing, empty, or (where the rule is ours) exclude each other.
+/// Reports conditions that are missing, empty, or (with strict rules) contradict each other.
 pub(super) fn check_filters(
     filters: Option<&Vec<ImageFilter>>,
     map: &Map,
     decoder: &mut Decoder<'_>,
-    judgement: Judgement,
+    strictness: Strictness,
 ) {
     let (Some(filters), Some(entry)) = (filters, map.set("image-filters")) else {
         return;
     };
-    let Value::List(nodes) = &entry.value.value else {
+    let YamlValue::List(nodes) = &entry.value.value else {
         return;
     };
     if nodes.is_empty() {
         let text = "without conditions no image is chosen".to_owned();
-        decoder.judge(judgement, "empty-list", entry.key_span, text);
+        decoder.report_with(strictness, "empty-list", entry.key_span, text);
     }
     let written: Vec<&Map> = nodes.iter().filter_map(|node| as_map(node)).collect();
-    // What could not be read has been reported, and the others cannot be told apart any more.
+    // Filters with errors have been reported; the remaining ones cannot be assigned to their nodes.
     if written.len() != filters.len() {
         return;
     }
@@ -44,21 +44,21 @@ pub(super) fn check_filters(
         };
         if filter.values.is_empty() {
             let text = "a filter without values matches nothing".to_owned();
-            decoder.judge(judgement, "empty-list", values.key_span, text);
+            decoder.report_with(strictness, "empty-list", values.key_span, text);
         }
         if filter.name.is_empty()
             && let Some(name) = given(map, ["name", "Name"])
         {
             let text = "a filter has to name what it looks at".to_owned();
-            decoder.judge(judgement, "empty-text", name.value.span, text);
+            decoder.report_with(strictness, "empty-text", name.value.span, text);
         }
     }
-    if judgement == Judgement::Strict {
+    if strictness == Strictness::Strict {
         check_pairs(filters, &written, decoder);
     }
 }
 
-/// An image has one name, one id and one value of a property, but any number of tags.
+/// Reports pairs of conditions that no image can meet: an image has one name, one id and one value per property.
 fn check_pairs(filters: &[ImageFilter], written: &[&Map], decoder: &mut Decoder<'_>) {
     let looks_at = |filter: &ImageFilter| {
         let name = filter.name.as_str();
@@ -91,11 +91,11 @@ fn check_pairs(filters: &[ImageFilter], written: &[&Map], decoder: &mut Decoder<
     }
 }
 
-/// How every text that a pattern matches begins and ends.
+/// The literal prefix and suffix of a pattern.
 struct Ends {
     head: String,
     tail: String,
-    /// There is nothing between them: it is one text.
+    /// The pattern has no wildcard, so it matches one text only.
     whole: bool,
 }
 
@@ -123,7 +123,7 @@ impl Ends {
         Self { head, tail, whole }
     }
 
-    /// False only if no text can match both.
+    /// Returns false only if no text can match both.
     fn fit(&self, other: &Self) -> bool {
         let begins = self.head.starts_with(&other.head) || other.head.starts_with(&self.head);
         let ends = self.tail.ends_with(&other.tail) || other.tail.ends_with(&self.tail);
@@ -136,14 +136,14 @@ impl Ends {
     }
 }
 
-fn as_map(node: &Node) -> Option<&Map> {
+fn as_map(node: &YamlNode) -> Option<&Map> {
     match &node.value {
-        Value::Map(map) => Some(map),
+        YamlValue::Map(map) => Some(map),
         _ => None,
     }
 }
 
-fn given<'m>(map: &'m Map, keys: [&str; 2]) -> Option<&'m Entry> {
+fn given<'m>(map: &'m Map, keys: [&str; 2]) -> Option<&'m YamlEntry> {
     keys.into_iter().find_map(|key| map.set(key))
 }
 
@@ -152,7 +152,7 @@ mod tests {
     use super::Ends;
 
     #[test]
-    fn only_what_cannot_be_is_a_contradiction() {
+    fn only_disjoint_patterns_contradict() {
         for (a, b, fits) in [
             ("jammy", "jammy", true),
             ("jammy", "noble", false),

@@ -65,7 +65,7 @@ fn check_label(label: &MetastaticLabel, map: &Map, decoder: &mut Decoder<'_>) {
 }
 
 impl MetastaticLabel {
-    /// Whether both describe the same backing nodes.
+    /// Returns whether both describe the same backing nodes.
     pub(crate) fn agrees_with(&self, other: &Self) -> bool {
         self.max_parallel_jobs == other.max_parallel_jobs
             && self.grace_time == other.grace_time

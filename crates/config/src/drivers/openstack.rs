@@ -3,7 +3,7 @@
 use super::image::{Connection, image_access, image_driver};
 use super::image_filters::{ImageFilter, check_filters};
 use super::simulate::Simulate;
-use crate::decode::{Decoder, Judgement};
+use crate::decode::{Decoder, Strictness};
 use crate::provider::{DriverSection, PoolCommon, PoolOuter, PoolRef, ProviderCommon};
 use crate::section::section;
 use crate::values::{Limit, Name, Object, Seconds, Table, choice};
@@ -46,7 +46,8 @@ section! {
         "image-name-format" image_name_format: String = default("{image_name}-{timestamp}".to_owned());
         /// Whether images are staged and then imported by Glance, for clouds that convert or distribute them at that.
         "image-import" [ours] image_import: bool = default(false);
-        /// How files are compressed that a builder converts for this cloud; `zstd` is made several times faster, for clouds with QEMU 5.1 or later.
+        /// How files are compressed that a builder converts for this cloud; `zstd` is made several times faster, for
+        /// clouds with QEMU 5.1 or later.
         "image-compression" [ours] image_compression: ImageCompression = default(ImageCompression::Zlib);
         /// Program to run after an upload, with the provider, the cloud's image id and the file as arguments.
         "post-upload-hook" post_upload_hook: Option<String> = optional;
@@ -110,11 +111,11 @@ section! {
 
 fn check_cloud_image(image: &OpenStackCloudImage, map: &Map, decoder: &mut Decoder<'_>) {
     let filters = image.image_filters.as_ref();
-    check_filters(filters, map, decoder, Judgement::Strict);
+    check_filters(filters, map, decoder, Strictness::Strict);
     decoder.at_most_one(
         map,
         &["image-id", "image-name", "image-filters"],
-        Judgement::Lenient,
+        Strictness::Lenient,
     );
 }
 
@@ -188,8 +189,8 @@ section! {
 }
 
 fn check_label(_label: &OpenStackLabel, map: &Map, decoder: &mut Decoder<'_>) {
-    decoder.exactly_one(map, &["diskimage", "cloud-image"], Judgement::Lenient);
-    decoder.at_least_one(map, &["min-ram", "flavor-name"], Judgement::Lenient);
+    decoder.exactly_one(map, &["diskimage", "cloud-image"], Strictness::Lenient);
+    decoder.at_least_one(map, &["min-ram", "flavor-name"], Strictness::Lenient);
 }
 
 image_driver!(OpenStackSettings);

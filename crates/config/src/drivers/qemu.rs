@@ -2,7 +2,7 @@
 
 use super::image::{Connection, image_access, image_driver};
 use super::image_filters::{ImageFilter, check_filters};
-use crate::decode::{Decoder, Judgement};
+use crate::decode::{Decoder, Strictness};
 use crate::provider::{PoolCommon, PoolOuter, ProviderCommon};
 use crate::section::section;
 use crate::values::{Limit, Name, OneOrMany, Seconds, choice};
@@ -103,8 +103,8 @@ section! {
 
 fn check_cloud_image(image: &QemuCloudImage, map: &Map, decoder: &mut Decoder<'_>) {
     let filters = image.image_filters.as_ref();
-    check_filters(filters, map, decoder, Judgement::Strict);
-    decoder.exactly_one(map, &["path", "image-filters"], Judgement::Strict);
+    check_filters(filters, map, decoder, Strictness::Strict);
+    decoder.exactly_one(map, &["path", "image-filters"], Strictness::Strict);
 }
 
 section! {
@@ -154,7 +154,7 @@ section! {
 }
 
 fn check_label(label: &QemuLabel, map: &Map, decoder: &mut Decoder<'_>) {
-    decoder.exactly_one(map, &["diskimage", "cloud-image"], Judgement::Strict);
+    decoder.exactly_one(map, &["diskimage", "cloud-image"], Strictness::Strict);
     for key in ["initrd", "kernel-args"] {
         if let (Some(entry), None) = (map.set(key), &label.kernel) {
             decoder.error(

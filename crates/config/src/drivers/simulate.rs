@@ -7,9 +7,9 @@ use serde::{Serialize, Serializer};
 use serde_json::json;
 
 use crate::decode::{Decode, Decoder};
-use crate::section::{Describe, Shape, section};
-use crate::values::{Seconds, Table, shape};
-use crate::yaml::{Map, Node, Value};
+use crate::section::{Describe, TypeInfo, section};
+use crate::values::{Seconds, Table, type_info};
+use crate::yaml::{Map, YamlNode, YamlValue};
 
 section! {
     /// The simulated cloud.
@@ -74,9 +74,9 @@ fn check_range(range: &TimeRange, map: &Map, decoder: &mut Decoder<'_>) {
 }
 
 impl Decode<()> for SimulatedTime {
-    fn decode(node: &Rc<Node>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
+    fn decode(node: &Rc<YamlNode>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
         match &node.value {
-            Value::Map(_) => decoder
+            YamlValue::Map(_) => decoder
                 .section::<TimeRange, ()>(node, &())
                 .map(|range| Self {
                     min: range.min,
@@ -91,10 +91,10 @@ impl Decode<()> for SimulatedTime {
 }
 
 impl Describe for SimulatedTime {
-    fn shape() -> Shape {
-        let seconds = Seconds::shape().schema;
+    fn type_info() -> TypeInfo {
+        let seconds = Seconds::type_info().schema;
         let range = json!({"type": "object", "properties": {"min": seconds, "max": seconds}, "required": ["max"], "additionalProperties": false});
-        shape(
+        type_info(
             "seconds, or a mapping of `min` and `max`",
             json!({"anyOf": [seconds, range]}),
         )

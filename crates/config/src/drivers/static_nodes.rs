@@ -4,9 +4,9 @@ use std::rc::Rc;
 
 use crate::decode::{Decode, Decoder};
 use crate::provider::{DriverSection, LabelRef, PoolCommon, PoolOuter, PoolRef, ProviderCommon};
-use crate::section::{Describe, Shape, section};
+use crate::section::{Describe, TypeInfo, section};
 use crate::values::{Limit, Name, OneOrMany, Port, Seconds, Spanned};
-use crate::yaml::{Map, Node};
+use crate::yaml::{Map, YamlNode};
 
 section! {
     /// Machines that exist already.
@@ -78,7 +78,7 @@ impl std::ops::Deref for Words {
 }
 
 impl Decode<()> for Words {
-    fn decode(node: &Rc<Node>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
+    fn decode(node: &Rc<YamlNode>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
         let given = OneOrMany::<Name>::decode(node, &(), decoder)?;
         let words = given.iter().flat_map(|name| {
             name.split_whitespace().map(|word| Spanned {
@@ -91,10 +91,10 @@ impl Decode<()> for Words {
 }
 
 impl Describe for Words {
-    fn shape() -> Shape {
-        let mut shape = OneOrMany::<String>::shape();
-        shape.text = "list of text, or words".into();
-        shape
+    fn type_info() -> TypeInfo {
+        let mut type_info = OneOrMany::<String>::type_info();
+        type_info.text = "list of text, or words".into();
+        type_info
     }
 }
 

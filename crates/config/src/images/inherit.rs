@@ -1,35 +1,35 @@
-//! From entries with parents to images.
+//! Resolves the inheritance of image entries.
 //!
-//! Values of the root of a chain come first and each child goes over them. Nodepool's rules differ
-//! by key: `elements` follow the parent's, `env-vars` are merged, `metadata` is never taken over,
-//! `pause` can only be switched on, an empty or zero value does not count as a value.
+//! Values of the root of a parent chain come first, and each child overrides them. The rules, which are Nodepool's,
+//! differ by key: `elements` are appended, `env-vars` merged, `metadata` not inherited, `pause` can only be switched
+//! on, and empty or zero values count as unset.
 
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
 
 use indexmap::{IndexMap, IndexSet};
 
-use super::zuul::{Auth, AuthKind, Checksum, DownloadAuth, ZuulImage, ZuulImageEntry};
+use super::zuul::{Auth, AuthKind, ChecksumRequirement, DownloadAuth, ZuulImage, ZuulImageEntry};
 use super::{
-    Build, Builder, Canary, DEFAULT_BUILD_TIMEOUT, DEFAULT_REBUILD_AGE, DEFAULT_RETENTION,
-    DiskImageEntry, Image, ImageSource,
+    BuildConfig, BuilderKind, Canary, DEFAULT_BUILD_TIMEOUT, DEFAULT_REBUILD_AGE,
+    DEFAULT_RETENTION, DiskImageEntry, ImageDefinition, ImageSource,
 };
 use crate::decode::{Decoder, similar};
 use crate::file::{SecureDiskImage, SecureZuulImage};
 use crate::source::Span;
 use crate::values::{EnvValue, Name, Object, Seconds, Spanned};
 
-/// Longer chains are no templates any more.
-const LONGEST_CHAIN: usize = 100;
+/// The maximum length of a chain of parents.
+const MAX_CHAIN: usize = 100;
 const DEFAULT_POLL: Seconds = Seconds::new(60);
 
-/// All images by name. Abstract entries are gone; both kinds share one namespace.
+/// Resolves all images, without abstract entries. Both kinds share one namespace.
 pub(crate) fn resolve(
     disk_images: &[DiskImageEntry],
     zuul_images: &[ZuulImageEntry],
-    secure: &Secure<'_>,
+    secure: &SecureImages<'_>,
     decoder: &mut Decoder<'_>,
-) -> IndexMap<String, Image> {
+) -> IndexMap<String, ImageDefinition> {
     check_zuul_names(disk_images, zuul_images, decoder);
     let mut images = IndexMap::new();
     for (entry, chain) in chains(disk_images, "diskimages", decoder) {
@@ -45,21 +45,21 @@ pub(crate) fn resolve(
     images
 }
 
-/// What the secure file says about images.
-pub(crate) struct Secure<'f> {
+/// The image entries of the secure file.
+pub(crate) struct SecureImages<'f> {
     pub(crate) disk_images: &'f [SecureDiskImage],
     pub(crate) zuul_images: &'f [SecureZuulImage],
 }
 
-trait Entry {
+trait ImageEntry {
     fn name(&self) -> Option<&Name>;
     fn parent(&self) -> Option<&Name>;
     fn is_abstract(&self) -> bool;
-    fn shared(&self) -> Shared<'_>;
+    fn common(&self) -> CommonFields<'_>;
 }
 
-/// The keys that both kinds of entries have and that mean the same in both.
-struct Shared<'e> {
+/// The keys that both kinds of entries have with the same meaning.
+struct CommonFields<'e> {
     keep_formats: Option<&'e Vec<String>>,
     delete_after_upload: Option<bool>,
     retention: Option<u64>,
@@ -73,7 +73,7 @@ struct Shared<'e> {
 
 macro_rules! entry {
     ($entry:ty, |$this:ident| $name:expr) => {
-        impl Entry for $entry {
+        impl ImageEntry for $entry {
             fn name(&self) -> Option<&Name> {
                 let $this = self;
                 $name
@@ -87,8 +87,8 @@ macro_rules! entry {
                 self.is_abstract
             }
 
-            fn shared(&self) -> Shared<'_> {
-                Shared {
+            fn common(&self) -> CommonFields<'_> {
+                CommonFields {
                     keep_formats: self.keep_formats.as_ref(),
                     delete_after_upload: self.delete_after_upload,
                     retention: self.retention,
@@ -107,9 +107,9 @@ macro_rules! entry {
 entry!(DiskImageEntry, |entry| Some(&entry.name));
 entry!(ZuulImageEntry, |entry| entry.name());
 
-/// Each concrete entry with its ancestors and itself, the root first. Of entries with one name the
-/// last counts, as in Nodepool.
-fn chains<'e, E: Entry>(
+/// Returns each concrete entry with its chain of ancestors, the root first. Of entries with the same name the last is
+/// used, as in Nodepool.
+fn chains<'e, E: ImageEntry>(
     entries: &'e [E],
     section: &str,
     decoder: &mut Decoder<'_>,
@@ -119,7 +119,7 @@ fn chains<'e, E: Entry>(
         let Some(name) = entry.name().filter(|name| !name.is_empty()) else {
             continue;
         };
-        if let Some(earlier) = by_name.insert(name, entry).and_then(Entry::name) {
+        if let Some(earlier) = by_name.insert(name, entry).and_then(ImageEntry::name) {
             let message = format!(
                 "`{}` is already the name of another image",
                 decoder.quote(name)
@@ -139,7 +139,7 @@ fn chains<'e, E: Entry>(
         .collect()
 }
 
-fn check_parent<E: Entry>(
+fn check_parent<E: ImageEntry>(
     entry: &E,
     by_name: &IndexMap<&str, &E>,
     section: &str,
@@ -164,30 +164,30 @@ fn check_parent<E: Entry>(
     let mut next = Some(parent);
     while let Some(ancestor) = next {
         if ancestor.as_str() == name.as_str() {
-            // Every member of the circle comes by here; the first in the file speaks for all.
+            // Every member of the cycle gets here; the first in the file reports it.
             if circle.iter().all(|member| member.span >= name.span) {
                 let path: Vec<String> = circle
                     .iter()
                     .chain([&name])
                     .map(|member| decoder.quote(member))
                     .collect();
-                let message = format!("parents form a circle: {}", path.join(" → "));
+                let message = format!("parents form a cycle: {}", path.join(" → "));
                 decoder.error("cyclic-parent", parent.span, message);
             }
             return;
         }
-        if circle.len() > LONGEST_CHAIN {
+        if circle.len() > MAX_CHAIN {
             decoder.error(
                 "cyclic-parent",
                 parent.span,
-                format!("more than {LONGEST_CHAIN} parents above one another"),
+                format!("more than {MAX_CHAIN} parents above one another"),
             );
             return;
         }
         let Some(found) = by_name.get(ancestor.as_str()) else {
             return;
         };
-        // A circle further up is reported by its own members.
+        // A cycle further up is reported by its own members.
         if circle
             .iter()
             .any(|member| member.as_str() == ancestor.as_str())
@@ -201,12 +201,15 @@ fn check_parent<E: Entry>(
     }
 }
 
-/// The chain from the root to `entry`; none if it has no end.
-fn ancestry<'e, E: Entry>(entry: &'e E, by_name: &IndexMap<&str, &'e E>) -> Option<Vec<&'e E>> {
+/// Returns the chain from the root to `entry`; None if it is endless.
+fn ancestry<'e, E: ImageEntry>(
+    entry: &'e E,
+    by_name: &IndexMap<&str, &'e E>,
+) -> Option<Vec<&'e E>> {
     let mut chain = vec![entry];
     let mut next = entry.parent();
     while let Some(parent) = next.and_then(|parent| by_name.get(parent.as_str())) {
-        if chain.len() > LONGEST_CHAIN {
+        if chain.len() > MAX_CHAIN {
             return None;
         }
         chain.push(parent);
@@ -216,7 +219,7 @@ fn ancestry<'e, E: Entry>(entry: &'e E, by_name: &IndexMap<&str, &'e E>) -> Opti
     Some(chain)
 }
 
-/// The last value along the chain that says something.
+/// Returns the value closest to the end of the chain.
 fn last<'e, E, T>(chain: &[&'e E], field: impl Fn(&'e E) -> Option<T>) -> Option<T> {
     chain.iter().rev().find_map(|entry| field(entry))
 }
@@ -243,7 +246,7 @@ fn disk_image(
     entry: &DiskImageEntry,
     chain: &[&DiskImageEntry],
     decoder: &mut Decoder<'_>,
-) -> Image {
+) -> ImageDefinition {
     let mut env_vars: IndexMap<String, EnvValue> = IndexMap::new();
     for entry in chain {
         env_vars.extend(
@@ -253,11 +256,11 @@ fn disk_image(
                 .map(|(name, value)| (name.clone(), value.clone())),
         );
     }
-    let builder = last(chain, |entry| entry.builder).map_or(Builder::Dib, |choice| choice.0);
+    let builder = last(chain, |entry| entry.builder).map_or(BuilderKind::Dib, |choice| choice.0);
     let command = match builder {
-        Builder::Dib => last(chain, |entry| text(entry.dib_cmd.as_ref()))
+        BuilderKind::Dib => last(chain, |entry| text(entry.dib_cmd.as_ref()))
             .unwrap_or_else(|| "disk-image-create".into()),
-        Builder::Command => {
+        BuilderKind::Command => {
             last(chain, |entry| text(entry.command.as_ref())).unwrap_or_else(|| {
                 decoder
                     .error(
@@ -270,7 +273,7 @@ fn disk_image(
             })
         }
     };
-    let source = ImageSource::Build(Build {
+    let source = ImageSource::Build(BuildConfig {
         builder,
         command,
         elements: chain
@@ -290,18 +293,18 @@ fn disk_image(
     image(&entry.name, chain, source, formats, decoder)
 }
 
-/// An image of either kind, with what the kinds do not share.
-fn image<E: Entry>(
+/// Builds an image of either kind from its source and the common keys.
+fn image<E: ImageEntry>(
     name: &Name,
     chain: &[&E],
     source: ImageSource,
     formats: IndexSet<String>,
     decoder: &mut Decoder<'_>,
-) -> Image {
-    let shared: Vec<_> = chain.iter().map(|entry| entry.shared()).collect();
-    let chain: Vec<_> = shared.iter().collect();
+) -> ImageDefinition {
+    let common: Vec<_> = chain.iter().map(|entry| entry.common()).collect();
+    let chain: Vec<_> = common.iter().collect();
     let own_metadata = chain.last().map(|entry| entry.metadata.clone());
-    Image {
+    ImageDefinition {
         name: name.value.clone(),
         source,
         formats,
@@ -330,7 +333,7 @@ fn zuul_image(
     chain: &[&ZuulImageEntry],
     secure: &[SecureZuulImage],
     decoder: &mut Decoder<'_>,
-) -> Image {
+) -> ImageDefinition {
     let mut required = |key: &str, value: Option<String>| {
         value.unwrap_or_else(|| {
             let message = format!("`{key}` is required for `{}`", decoder.quote(name));
@@ -391,7 +394,7 @@ fn zuul_image(
         download_auth: last(chain, |entry| entry.download_auth.clone())
             .unwrap_or(DownloadAuth::SameOrigin),
         ca_bundle: last(chain, |entry| text(entry.ca_bundle.as_ref())),
-        checksum: last(chain, |entry| entry.checksum).unwrap_or(Checksum::IfAvailable),
+        checksum: last(chain, |entry| entry.checksum).unwrap_or(ChecksumRequirement::IfAvailable),
         max_size: last(chain, |entry| entry.max_size),
         download_timeout: last(chain, |entry| time(entry.download_timeout))
             .unwrap_or(DEFAULT_BUILD_TIMEOUT),
@@ -408,7 +411,7 @@ fn zuul_image(
     image(name, chain, source, wanted, decoder)
 }
 
-/// Reports that an image cannot be had in `format`; `wanted_by` is the provider that needs it.
+/// Reports that an image is not available in a format; `wanted_by` is the format that a provider needs.
 pub(crate) fn missing_format(format: &Name, wanted_by: Option<&str>, decoder: &mut Decoder<'_>) {
     let quoted = decoder.quote(format);
     let missing = wanted_by.unwrap_or(&quoted).to_owned();
@@ -440,7 +443,7 @@ fn check_token(auth: &Auth, name: &Name, decoder: &mut Decoder<'_>) {
     }
 }
 
-/// The root of Zuul's API, without a slash at the end.
+/// Returns the root URL of Zuul's API, without a trailing slash.
 fn api_root(
     url: &Spanned<String>,
     allow_insecure: bool,
@@ -496,7 +499,7 @@ fn check_zuul_names(
         .iter()
         .map(|entry| (entry.name.as_str(), entry.name.span))
         .collect();
-    for name in zuul_images.iter().filter_map(Entry::name) {
+    for name in zuul_images.iter().filter_map(ImageEntry::name) {
         if let Some(other) = known.insert(name, name.span) {
             let message = format!(
                 "`{}` is already the name of another image",
@@ -510,13 +513,13 @@ fn check_zuul_names(
 }
 
 fn apply_secure_env(
-    images: &mut IndexMap<String, Image>,
+    images: &mut IndexMap<String, ImageDefinition>,
     secure: &[SecureDiskImage],
     decoder: &mut Decoder<'_>,
 ) {
     for given in secure {
         match images.get_mut(given.name.as_str()) {
-            Some(Image {
+            Some(ImageDefinition {
                 source: ImageSource::Build(build),
                 ..
             }) => {
@@ -533,14 +536,14 @@ fn apply_secure_env(
 }
 
 fn check_secure_zuul(
-    images: &IndexMap<String, Image>,
+    images: &IndexMap<String, ImageDefinition>,
     secure: &[SecureZuulImage],
     decoder: &mut Decoder<'_>,
 ) {
     for given in secure {
         if !matches!(
             images.get(given.name.as_str()),
-            Some(Image {
+            Some(ImageDefinition {
                 source: ImageSource::Zuul(_),
                 ..
             })

@@ -1,4 +1,4 @@
-//! Images that Zuul jobs build.
+//! Images built by Zuul jobs.
 
 use std::rc::Rc;
 
@@ -6,15 +6,15 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::Canary;
-use crate::decode::{Decode, Decoder, Judgement};
-use crate::section::{Describe, Shape, section};
+use crate::decode::{Decode, Decoder, Strictness};
+use crate::section::{Describe, TypeInfo, section};
 use crate::values::{
-    Name, Object, OneOrMany, PathName, Seconds, Secret, Spanned, Table, check_path_name, choice,
-    shape,
+    Name, Object, OneOrMany, PathName, Seconds, SecretText, Spanned, Table, check_path_name,
+    choice, type_info,
 };
-use crate::yaml::{Map, Node, Value};
+use crate::yaml::{Map, YamlNode, YamlValue};
 
-const SHORTEST_POLL: Seconds = Seconds::new(5);
+const MIN_POLL_INTERVAL: Seconds = Seconds::new(5);
 
 const OWNED_BY_ZUUL: &[(&str, &str)] = &[
     ("rebuild-age", "Zuul decides when the image is built"),
@@ -35,7 +35,8 @@ const OWNED_BY_ZUUL: &[(&str, &str)] = &[
 ];
 
 section! {
-    /// An image that a Zuul job builds; its artifacts are fetched. What an entry does not say it takes from its `parent`.
+    /// An image that a Zuul job builds; its artifacts are fetched. What an entry does not say it takes from its
+    /// `parent`.
     pub(crate) struct ZuulImageEntry (_outer: ()) forbidding OWNED_BY_ZUUL checked by check_entry {
         /// Name of the image, in one namespace with `diskimages`; `job` when absent.
         "name" [ours] name: Option<PathName> = optional;
@@ -59,11 +60,11 @@ section! {
         "branch" [ours] branch: Option<OneOrMany<String>> = optional;
         /// Job whose builds count.
         "job" [ours] job: Option<Spanned<String>> = optional;
-        /// What to fetch for each format.
-        "artifacts" [ours] artifacts: Option<Vec<Artifact>> = optional;
-        /// Formats to fetch although no provider asks for them.
+        /// Artifact to import for each format.
+        "artifacts" [ours] artifacts: Option<Vec<ArtifactConfig>> = optional;
+        /// Formats to import although no provider needs them.
         "formats" [ours] formats: Option<Vec<Spanned<String>>> = optional;
-        /// Seconds between two looks at Zuul (default 60, at least 5).
+        /// Seconds between two polls of Zuul (default 60, at least 5).
         "poll-interval" [ours] poll_interval: Option<Spanned<Seconds>> = optional;
         /// How to log in at Zuul's API.
         "auth" [ours] auth: Option<Auth> = optional;
@@ -72,18 +73,18 @@ section! {
         /// File with further certificates to trust.
         "ca-bundle" [ours] ca_bundle: Option<String> = optional;
         /// Whether a digest must be known (default `if-available`).
-        "checksum" [ours] checksum: Option<Checksum> = optional;
+        "checksum" [ours] checksum: Option<ChecksumRequirement> = optional;
         /// Whose signature an artifact needs.
         "signature" [ours] signature: Option<SignaturePolicy> = optional;
-        /// Largest artifact to accept, in bytes, packed and unpacked.
+        /// Largest artifact to accept, in bytes, compressed and uncompressed.
         "max-size" [ours] max_size: Option<u64> = optional;
         /// How long the whole download may take (default 28800).
         "download-timeout" [ours] download_timeout: Option<Seconds> = optional;
-        /// How often an artifact is tried again (default 5).
+        /// How often a download is retried (default 5).
         "download-retries" [ours] download_retries: Option<u64> = optional;
         /// Parallel connections per artifact (default 4).
         "download-connections" [ours] download_connections: Option<Spanned<u64>> = optional;
-        /// Bytes per second that a download takes at most.
+        /// Maximum bytes per second of downloads.
         "download-rate" [ours] download_rate: Option<u64> = optional;
         /// Age from which Zuul builds are ignored.
         "max-age" [ours] max_age: Option<Seconds> = optional;
@@ -95,21 +96,21 @@ section! {
         "shell-type" [ours] shell_type: Option<String> = optional;
         /// Metadata of uploads; not taken from the parent.
         "metadata" [ours] metadata: Object = default(Object::new());
-        /// Whether fetching is suspended; a child cannot undo its parent's `true`.
+        /// Whether importing is suspended; a child cannot undo its parent's `true`.
         "pause" [ours] pause: bool = default(false);
-        /// Whether local files go once every provider has the image.
+        /// Whether local files are deleted once every provider has the image.
         "delete-after-upload" [ours] delete_after_upload: Option<bool> = optional;
-        /// Formats that stay after `delete-after-upload`.
+        /// Formats that are kept after `delete-after-upload`.
         "keep-formats" [ours] keep_formats: Option<Vec<String>> = optional;
         /// How many ready builds are kept, and for each provider how many uploads (default 2).
         "retention" [ours] retention: Option<u64> = optional;
-        /// How a new build is tried.
+        /// Trial of new builds on some launches.
         "canary" [ours] canary: Option<Canary> = optional;
     }
 }
 
 impl ZuulImageEntry {
-    /// The name, which is the job's where there is no other.
+    /// Returns the name, which defaults to the job's.
     pub(crate) fn name(&self) -> Option<&Name> {
         self.name.as_deref().or(self.job.as_ref())
     }
@@ -128,7 +129,7 @@ fn check_entry(entry: &ZuulImageEntry, map: &Map, decoder: &mut Decoder<'_>) {
         (Some(_), _) => {}
     }
     if let Some(interval) = &entry.poll_interval
-        && interval.value < SHORTEST_POLL
+        && interval.value < MIN_POLL_INTERVAL
     {
         decoder.error(
             "out-of-range",
@@ -165,17 +166,17 @@ fn check_entry(entry: &ZuulImageEntry, map: &Map, decoder: &mut Decoder<'_>) {
 
 choice! {
     /// How artifacts are compressed.
-    enum Compression { Auto = "auto", None = "none", Gzip = "gzip", Xz = "xz", Zst = "zst", Bzip2 = "bzip2" }
+    enum ArtifactCompression { Auto = "auto", None = "none", Gzip = "gzip", Xz = "xz", Zst = "zst", Bzip2 = "bzip2" }
 }
 
 choice! {
     /// Whether a digest must be known.
-    enum Checksum { IfAvailable = "if-available", Required = "required", Off = "off" }
+    enum ChecksumRequirement { IfAvailable = "if-available", Required = "required", Off = "off" }
 }
 
 section! {
     /// What to fetch for one format.
-    pub struct Artifact (_outer: ()) {
+    pub struct ArtifactConfig (_outer: ()) {
         /// Format of the image, which is its file extension; `qcow` is read as `qcow2`.
         "format" [ours] format: FormatName = required;
         /// What the artifact's metadata has as `type`.
@@ -184,8 +185,8 @@ section! {
         "name" [ours] name: Option<String> = optional;
         /// Further metadata the artifact must have.
         "metadata" [ours] metadata: Table<String> = default(Table::<String>::new());
-        /// How it is compressed; `auto` looks at the URL.
-        "compression" [ours] compression: Compression = default(Compression::Auto);
+        /// Compression of the artifact; `auto` detects it from the URL.
+        "compression" [ours] compression: ArtifactCompression = default(ArtifactCompression::Auto);
     }
 }
 
@@ -212,7 +213,7 @@ impl std::ops::Deref for FormatName {
 }
 
 impl Decode<()> for FormatName {
-    fn decode(node: &Rc<Node>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
+    fn decode(node: &Rc<YamlNode>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
         let mut name = PathName::decode(node, &(), decoder)?.0;
         if name.value == "qcow" {
             name.value.push('2');
@@ -222,8 +223,8 @@ impl Decode<()> for FormatName {
 }
 
 impl Describe for FormatName {
-    fn shape() -> Shape {
-        PathName::shape()
+    fn type_info() -> TypeInfo {
+        PathName::type_info()
     }
 }
 
@@ -243,7 +244,7 @@ section! {
         /// Environment variable with the token (bearer).
         "token-env" [ours] token_env: Option<String> = optional;
         /// The token itself (bearer); only in the secure file.
-        "token" [ours secret] token: Option<Secret> = optional;
+        "token" [ours secret] token: Option<SecretText> = optional;
         /// User (basic).
         "username" [ours] username: Option<String> = optional;
         /// File with the password (basic).
@@ -293,7 +294,7 @@ fn check_auth(auth: &Auth, map: &Map, decoder: &mut Decoder<'_>) {
             format!("`{}` has no meaning with `type: {kind}`", entry.key),
         );
     }
-    decoder.at_most_one(map, &["token-file", "token-env"], Judgement::Strict);
+    decoder.at_most_one(map, &["token-file", "token-env"], Strictness::Strict);
     if let Some(entry) = map.set("token")
         && decoder
             .sources
@@ -310,20 +311,20 @@ fn check_auth(auth: &Auth, map: &Map, decoder: &mut Decoder<'_>) {
     }
 }
 
-/// Whether downloads use credentials.
+/// Which credentials downloads use.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DownloadAuth {
     None,
-    /// Those of the API, for its own origin only.
+    /// Those of the API, for the API's own origin only.
     #[default]
     SameOrigin,
     Explicit(Auth),
 }
 
 impl Decode<()> for DownloadAuth {
-    fn decode(node: &Rc<Node>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
-        if let Value::Map(_) = &node.value {
+    fn decode(node: &Rc<YamlNode>, (): &(), decoder: &mut Decoder<'_>) -> Option<Self> {
+        if let YamlValue::Map(_) = &node.value {
             return Auth::decode(node, &(), decoder).map(Self::Explicit);
         }
         crate::values::decode_choice(node, &[("none", 0), ("same-origin", 1)], decoder).map(
@@ -339,17 +340,17 @@ impl Decode<()> for DownloadAuth {
 }
 
 impl Describe for DownloadAuth {
-    fn shape() -> Shape {
-        let mut described = shape(
+    fn type_info() -> TypeInfo {
+        let mut described = type_info(
             "`none`, `same-origin`, or a mapping as `auth`",
             json!({"anyOf": [{"enum": ["none", "same-origin"]}, {"$ref": "#/$defs/Auth"}]}),
         );
-        described.section = Auth::shape().section;
+        described.section = Auth::type_info().section;
         described
     }
 }
 
-/// Where and how to fetch an image.
+/// Where and how to download an image.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct ZuulImage {
@@ -359,12 +360,12 @@ pub struct ZuulImage {
     pub pipelines: Vec<String>,
     pub branches: Vec<String>,
     pub job: String,
-    pub artifacts: Vec<Artifact>,
+    pub artifacts: Vec<ArtifactConfig>,
     pub poll_interval: Seconds,
     pub auth: Auth,
     pub download_auth: DownloadAuth,
     pub ca_bundle: Option<String>,
-    pub checksum: Checksum,
+    pub checksum: ChecksumRequirement,
     pub max_size: Option<u64>,
     pub download_timeout: Seconds,
     pub download_retries: u64,

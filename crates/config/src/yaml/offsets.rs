@@ -1,11 +1,11 @@
-//! From the parser's character counts to byte offsets.
+//! Converts the parser's character counts to byte offsets.
 
 use crate::source::Span;
 
 pub(super) struct Offsets<'t> {
     pub(super) text: &'t str,
     file: u8,
-    /// The byte offset of every `STEP`th character; empty when every character is one byte.
+    /// The byte offset of every `STEP`th character; empty if the text is ASCII.
     marks: Vec<usize>,
 }
 

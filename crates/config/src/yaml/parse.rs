@@ -1,8 +1,8 @@
-//! Events to a tree, within limits.
+//! Builds the tree from parser events, within limits.
 //!
-//! The tree is built with an explicit stack, so nesting cannot overflow ours, and it is never
-//! deeper than `MAX_DEPTH`, so neither can dropping or walking it. An alias shares its node; what
-//! it would cost to walk is counted as if it were written out, which is what defuses alias bombs.
+//! The tree is built with an explicit stack and is never deeper than [`MAX_DEPTH`], so neither parsing nor walking it
+//! can overflow the call stack. Aliases share their node; their size is counted as if they were expanded, which
+//! prevents alias bombs.
 
 #[cfg(test)]
 mod tests;
@@ -13,22 +13,22 @@ use std::rc::Rc;
 use saphyr_parser::{Event, Parser, ScalarStyle, Tag};
 
 use super::offsets::Offsets;
-use super::{Entry, Kind, Map, Node, Scalar, Value, scalar};
+use super::{Map, Scalar, ScalarType, YamlEntry, YamlNode, YamlValue, scalar};
 use crate::source::Span;
 
-/// Deeper than any sensible file, shallower than any stack.
+/// The maximum depth of a document.
 const MAX_DEPTH: usize = 100;
-/// A file of the largest accepted size has fewer nodes than this without aliases.
+/// The maximum number of nodes; a file of the maximum size has fewer without aliases.
 const MAX_NODES: usize = 10_000_000;
-/// How much larger aliases may make a document.
+/// The maximum number of nodes that aliases add.
 const MAX_ALIASED_NODES: usize = 1_000_000;
 
-/// More duplicate keys than this are not worth remembering.
-const MAX_DOUBTS: usize = 10_000;
+/// The maximum number of reported duplicate keys.
+const MAX_WARNINGS: usize = 10_000;
 
-/// Why there is no tree, or (for `duplicate-key`) what is doubtful about it.
+/// A syntax error, or (for `duplicate-key`) a warning.
 #[derive(Debug)]
-pub(crate) struct Problem {
+pub(crate) struct YamlProblem {
     pub(crate) code: &'static str,
     pub(crate) message: String,
     pub(crate) span: Span,
@@ -36,7 +36,7 @@ pub(crate) struct Problem {
     pub(crate) help: Option<&'static str>,
 }
 
-impl Problem {
+impl YamlProblem {
     fn new(code: &'static str, span: Span, message: impl Into<String>) -> Self {
         Self {
             code,
@@ -47,7 +47,7 @@ impl Problem {
         }
     }
 
-    /// A problem of a file as a whole.
+    /// Returns a problem of the whole file.
     pub(crate) fn of_file(code: &'static str, span: Span, message: String) -> Self {
         Self::new(code, span, message)
     }
@@ -58,16 +58,16 @@ impl Problem {
     }
 }
 
-/// Reads one document. `Ok(None)` is an empty one. Duplicate keys go to `doubts`.
+/// Parses one document. Returns `Ok(None)` for an empty one. Duplicate keys are added to `warnings`.
 pub(crate) fn parse(
     text: &str,
     file: u8,
-    doubts: &mut Vec<Problem>,
-) -> Result<Option<Rc<Node>>, Problem> {
+    warnings: &mut Vec<YamlProblem>,
+) -> Result<Option<Rc<YamlNode>>, YamlProblem> {
     let offsets = Offsets::new(text, file);
-    let mut builder = Builder {
+    let mut builder = TreeBuilder {
         offsets: &offsets,
-        doubts,
+        warnings,
         stack: Vec::new(),
         anchors: HashMap::new(),
         root: None,
@@ -86,7 +86,7 @@ pub(crate) fn parse(
             Event::DocumentStart(_) => {
                 documents += 1;
                 if documents > 1 {
-                    return Err(Problem::new(
+                    return Err(YamlProblem::new(
                         "several-documents",
                         span,
                         "a second document starts here, but only one is read",
@@ -101,7 +101,7 @@ pub(crate) fn parse(
     Ok(builder.root.take().map(|built| built.node))
 }
 
-fn syntax_problem(text: &str, span: Span, info: &str) -> Problem {
+fn syntax_problem(text: &str, span: Span, info: &str) -> YamlProblem {
     let line_start = text
         .get(..span.start as usize)
         .and_then(|before| before.rfind('\n'))
@@ -110,7 +110,7 @@ fn syntax_problem(text: &str, span: Span, info: &str) -> Problem {
         .get(line_start..)
         .and_then(|line| line.find(|c: char| c != ' ').and_then(|at| line.get(at..)))
         .is_some_and(|rest| rest.starts_with('\t'));
-    let problem = Problem::new(
+    let problem = YamlProblem::new(
         "yaml-syntax",
         span,
         format!("this is not valid YAML: {info}"),
@@ -122,57 +122,57 @@ fn syntax_problem(text: &str, span: Span, info: &str) -> Problem {
     }
 }
 
-/// A finished node with what it costs to walk and how deep it is.
+/// A finished node with its size when walked and its depth.
 #[derive(Clone)]
-struct Built {
-    node: Rc<Node>,
+struct FinishedNode {
+    node: Rc<YamlNode>,
     weight: usize,
     height: usize,
 }
 
 enum Anchor {
-    /// Its node is still being read.
+    /// The node is not complete yet.
     Open,
-    Done(Built),
+    Done(FinishedNode),
 }
 
-struct Frame {
+struct OpenNode {
     span: Span,
     anchor: usize,
     weight: usize,
     height: usize,
-    content: Content,
+    content: OpenContent,
 }
 
-enum Content {
-    List(Vec<Rc<Node>>),
+enum OpenContent {
+    List(Vec<Rc<YamlNode>>),
     Map {
-        pairs: Vec<(Rc<Node>, Rc<Node>)>,
-        key: Option<Rc<Node>>,
+        pairs: Vec<(Rc<YamlNode>, Rc<YamlNode>)>,
+        key: Option<Rc<YamlNode>>,
     },
 }
 
-struct Builder<'b> {
+struct TreeBuilder<'b> {
     offsets: &'b Offsets<'b>,
-    doubts: &'b mut Vec<Problem>,
-    stack: Vec<Frame>,
+    warnings: &'b mut Vec<YamlProblem>,
+    stack: Vec<OpenNode>,
     anchors: HashMap<usize, Anchor>,
-    root: Option<Built>,
+    root: Option<FinishedNode>,
     nodes: usize,
     aliased: usize,
 }
 
-impl Builder<'_> {
-    fn event(&mut self, event: Event<'_>, span: Span) -> Result<(), Problem> {
+impl TreeBuilder<'_> {
+    fn event(&mut self, event: Event<'_>, span: Span) -> Result<(), YamlProblem> {
         match event {
             Event::Scalar(text, style, anchor, tag) => {
                 let kind = scalar_kind(&text, style, tag.as_deref(), span)?;
-                let value = Value::Scalar(Scalar {
+                let value = YamlValue::Scalar(Scalar {
                     text: text.into_owned(),
                     kind,
                 });
-                let built = Built {
-                    node: Rc::new(Node { span, value }),
+                let built = FinishedNode {
+                    node: Rc::new(YamlNode { span, value }),
                     weight: 1,
                     height: 1,
                 };
@@ -180,14 +180,14 @@ impl Builder<'_> {
             }
             Event::SequenceStart(anchor, tag) => {
                 collection_tag(tag.as_deref(), "seq", span)?;
-                self.open(span, anchor, Content::List(Vec::new()))
+                self.open(span, anchor, OpenContent::List(Vec::new()))
             }
             Event::MappingStart(anchor, tag) => {
                 collection_tag(tag.as_deref(), "map", span)?;
                 self.open(
                     span,
                     anchor,
-                    Content::Map {
+                    OpenContent::Map {
                         pairs: Vec::new(),
                         key: None,
                     },
@@ -203,9 +203,9 @@ impl Builder<'_> {
         }
     }
 
-    fn open(&mut self, span: Span, anchor: usize, content: Content) -> Result<(), Problem> {
+    fn open(&mut self, span: Span, anchor: usize, content: OpenContent) -> Result<(), YamlProblem> {
         if self.stack.len() >= MAX_DEPTH {
-            return Err(Problem::new(
+            return Err(YamlProblem::new(
                 "too-deep",
                 span,
                 format!("nested more than {MAX_DEPTH} levels deep"),
@@ -214,7 +214,7 @@ impl Builder<'_> {
         if anchor != 0 {
             self.anchors.insert(anchor, Anchor::Open);
         }
-        self.stack.push(Frame {
+        self.stack.push(OpenNode {
             span,
             anchor,
             weight: 1,
@@ -224,7 +224,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    fn close(&mut self, end: Span) -> Result<(), Problem> {
+    fn close(&mut self, end: Span) -> Result<(), YamlProblem> {
         let Some(frame) = self.stack.pop() else {
             return Ok(());
         };
@@ -233,27 +233,27 @@ impl Builder<'_> {
             ..frame.span
         };
         let value = match frame.content {
-            Content::List(items) => Value::List(items),
-            Content::Map { pairs, .. } => Value::Map(self.map(span, pairs)?),
+            OpenContent::List(items) => YamlValue::List(items),
+            OpenContent::Map { pairs, .. } => YamlValue::Map(self.map(span, pairs)?),
         };
-        let built = Built {
-            node: Rc::new(Node { span, value }),
+        let built = FinishedNode {
+            node: Rc::new(YamlNode { span, value }),
             weight: frame.weight,
             height: frame.height,
         };
         self.finish(built, frame.anchor)
     }
 
-    fn alias(&mut self, id: usize, span: Span) -> Result<(), Problem> {
+    fn alias(&mut self, id: usize, span: Span) -> Result<(), YamlProblem> {
         match self.anchors.get(&id) {
             Some(Anchor::Done(built)) => {
                 self.aliased = self.aliased.saturating_add(built.weight);
                 if self.aliased > MAX_ALIASED_NODES {
-                    return Err(Problem::new("alias-bomb", span, format!("aliases make this document larger than {MAX_ALIASED_NODES} nodes"))
+                    return Err(YamlProblem::new("alias-bomb", span, format!("aliases make this document larger than {MAX_ALIASED_NODES} nodes"))
                         .help("anchors that hold aliases of anchors multiply; write the parts out or use `parent`"));
                 }
                 if self.stack.len() + built.height > MAX_DEPTH {
-                    return Err(Problem::new(
+                    return Err(YamlProblem::new(
                         "too-deep",
                         span,
                         format!("this alias nests more than {MAX_DEPTH} levels deep"),
@@ -262,12 +262,12 @@ impl Builder<'_> {
                 let built = built.clone();
                 self.finish(built, 0)
             }
-            Some(Anchor::Open) => Err(Problem::new(
+            Some(Anchor::Open) => Err(YamlProblem::new(
                 "recursive-alias",
                 span,
-                "this alias stands inside the node it refers to",
+                "this alias is inside the node it refers to",
             )),
-            None => Err(Problem::new(
+            None => Err(YamlProblem::new(
                 "yaml-syntax",
                 span,
                 "this alias refers to an anchor that does not exist",
@@ -275,10 +275,10 @@ impl Builder<'_> {
         }
     }
 
-    fn finish(&mut self, built: Built, anchor: usize) -> Result<(), Problem> {
+    fn finish(&mut self, built: FinishedNode, anchor: usize) -> Result<(), YamlProblem> {
         self.nodes = self.nodes.saturating_add(1);
         if self.nodes > MAX_NODES {
-            return Err(Problem::new(
+            return Err(YamlProblem::new(
                 "too-large",
                 built.node.span,
                 format!("the document has more than {MAX_NODES} nodes"),
@@ -294,8 +294,8 @@ impl Builder<'_> {
         frame.weight = frame.weight.saturating_add(built.weight);
         frame.height = frame.height.max(built.height + 1);
         match &mut frame.content {
-            Content::List(items) => items.push(built.node),
-            Content::Map { pairs, key } => match key.take() {
+            OpenContent::List(items) => items.push(built.node),
+            OpenContent::Map { pairs, key } => match key.take() {
                 None => *key = Some(built.node),
                 Some(key) => pairs.push((key, built.node)),
             },
@@ -303,13 +303,17 @@ impl Builder<'_> {
         Ok(())
     }
 
-    fn map(&mut self, span: Span, pairs: Vec<(Rc<Node>, Rc<Node>)>) -> Result<Map, Problem> {
-        let mut entries: Vec<Entry> = Vec::with_capacity(pairs.len());
+    fn map(
+        &mut self,
+        span: Span,
+        pairs: Vec<(Rc<YamlNode>, Rc<YamlNode>)>,
+    ) -> Result<Map, YamlProblem> {
+        let mut entries: Vec<YamlEntry> = Vec::with_capacity(pairs.len());
         let mut index: HashMap<String, usize> = HashMap::with_capacity(pairs.len());
-        let mut merged: Vec<Rc<Node>> = Vec::new();
+        let mut merged: Vec<Rc<YamlNode>> = Vec::new();
         for (key, value) in pairs {
-            let Value::Scalar(text) = &key.value else {
-                return Err(Problem::new(
+            let YamlValue::Scalar(text) = &key.value else {
+                return Err(YamlProblem::new(
                     "yaml-syntax",
                     key.span,
                     "a list or mapping cannot be a key",
@@ -319,23 +323,23 @@ impl Builder<'_> {
                 merge_sources(&value, &mut merged)?;
                 continue;
             }
-            let entry = Entry {
+            let entry = YamlEntry {
                 key: text.text.clone(),
                 key_span: key.span,
                 value,
             };
             match index.get(&text.text).and_then(|at| entries.get_mut(*at)) {
                 Some(earlier) => {
-                    let mut doubt = Problem::new(
+                    let mut warning = YamlProblem::new(
                         "duplicate-key",
                         key.span,
                         "this key was already given in the same mapping",
                     );
-                    doubt.related =
+                    warning.related =
                         Some((earlier.key_span, "first given here; this value is ignored"));
-                    doubt.help = Some("keep one of the two");
-                    if self.doubts.len() < MAX_DOUBTS {
-                        self.doubts.push(doubt);
+                    warning.help = Some("keep one of the two");
+                    if self.warnings.len() < MAX_WARNINGS {
+                        self.warnings.push(warning);
                     }
                     *earlier = entry;
                 }
@@ -345,14 +349,14 @@ impl Builder<'_> {
                 }
             }
         }
-        // What a mapping says itself wins over what it merges; of several, the first one wins.
+        // A mapping's own keys win over merged ones; of several merged mappings, the first wins.
         for source in merged {
-            let Value::Map(map) = &source.value else {
+            let YamlValue::Map(map) = &source.value else {
                 continue;
             };
             self.aliased = self.aliased.saturating_add(map.entries.len());
             if self.aliased > MAX_ALIASED_NODES {
-                return Err(Problem::new(
+                return Err(YamlProblem::new(
                     "alias-bomb",
                     span,
                     format!("merge keys make this document larger than {MAX_ALIASED_NODES} nodes"),
@@ -369,38 +373,38 @@ impl Builder<'_> {
     }
 }
 
-/// `<<` merges only when written plainly.
-fn is_merge(key: &Node, scalar: &Scalar, text: &str) -> bool {
+/// Returns whether a key is an unquoted `<<`.
+fn is_merge(key: &YamlNode, scalar: &Scalar, text: &str) -> bool {
     scalar.text == "<<"
         && text
             .get(key.span.start as usize..)
             .is_some_and(|rest| rest.starts_with("<<"))
 }
 
-fn merge_sources(value: &Rc<Node>, merged: &mut Vec<Rc<Node>>) -> Result<(), Problem> {
+fn merge_sources(value: &Rc<YamlNode>, merged: &mut Vec<Rc<YamlNode>>) -> Result<(), YamlProblem> {
     let wrong = |span| {
-        Problem::new(
+        YamlProblem::new(
             "yaml-syntax",
             span,
             "`<<` takes a mapping or a list of mappings",
         )
     };
     match &value.value {
-        Value::Map(_) => merged.push(Rc::clone(value)),
-        Value::List(items) => {
+        YamlValue::Map(_) => merged.push(Rc::clone(value)),
+        YamlValue::List(items) => {
             for item in items {
                 match &item.value {
-                    Value::Map(_) => merged.push(Rc::clone(item)),
+                    YamlValue::Map(_) => merged.push(Rc::clone(item)),
                     _ => return Err(wrong(item.span)),
                 }
             }
         }
-        Value::Scalar(_) => return Err(wrong(value.span)),
+        YamlValue::Scalar(_) => return Err(wrong(value.span)),
     }
     Ok(())
 }
 
-fn collection_tag(tag: Option<&Tag>, expected: &str, span: Span) -> Result<(), Problem> {
+fn collection_tag(tag: Option<&Tag>, expected: &str, span: Span) -> Result<(), YamlProblem> {
     match tag {
         None => Ok(()),
         Some(tag) if tag.is_yaml_core_schema() && tag.suffix == expected => Ok(()),
@@ -408,8 +412,8 @@ fn collection_tag(tag: Option<&Tag>, expected: &str, span: Span) -> Result<(), P
     }
 }
 
-fn unknown_tag(span: Span) -> Problem {
-    Problem::new("unknown-tag", span, "this tag is not understood here").help(
+fn unknown_tag(span: Span) -> YamlProblem {
+    YamlProblem::new("unknown-tag", span, "this tag is not understood here").help(
         "remove it; only !!str, !!int, !!float, !!bool, !!null, !!map and !!seq have a meaning",
     )
 }
@@ -419,31 +423,31 @@ fn scalar_kind(
     style: ScalarStyle,
     tag: Option<&Tag>,
     span: Span,
-) -> Result<Kind, Problem> {
+) -> Result<ScalarType, YamlProblem> {
     let Some(tag) = tag else {
         return Ok(if style == ScalarStyle::Plain {
             scalar::resolve(text)
         } else {
-            Kind::Text
+            ScalarType::Text
         });
     };
     if !tag.is_yaml_core_schema() {
         let non_specific = tag.handle.is_empty() && matches!(tag.suffix.as_str(), "" | "!");
         return if non_specific {
-            Ok(Kind::Text)
+            Ok(ScalarType::Text)
         } else {
             Err(unknown_tag(span))
         };
     }
     let kind = match tag.suffix.as_str() {
-        "str" => Some(Kind::Text),
-        "null" => Some(Kind::Null),
-        "bool" => scalar::bool(text).map(Kind::Bool),
-        "int" => scalar::int(text).map(Kind::Int),
+        "str" => Some(ScalarType::Text),
+        "null" => Some(ScalarType::Null),
+        "bool" => scalar::bool(text).map(ScalarType::Bool),
+        "int" => scalar::int(text).map(ScalarType::Int),
         "float" => scalar::float(text)
             .or_else(|| scalar::int(text).map(|whole| whole as f64))
-            .map(Kind::Float),
+            .map(ScalarType::Float),
         _ => return Err(unknown_tag(span)),
     };
-    kind.ok_or_else(|| Problem::new("yaml-syntax", span, "the value does not fit its tag"))
+    kind.ok_or_else(|| YamlProblem::new("yaml-syntax", span, "the value does not fit its tag"))
 }

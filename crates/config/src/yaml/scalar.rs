@@ -1,34 +1,34 @@
-//! The meaning of plain scalars in YAML 1.1, with PyYAML's exact patterns.
+//! The types of plain scalars in YAML 1.1, with PyYAML's exact patterns.
 //!
-//! Surprises worth knowing: `1e3` is text (an exponent needs a sign and a point), `08` is text,
-//! `0o17` is text, `1:30` is ninety. Dates stay text: nothing in the file wants one.
+//! Some surprises: `1e3` is text (an exponent needs a sign and a point), `08` and `0o17` are text, `1:30` is 90. Dates
+//! stay text, because no key expects one.
 
-use super::Kind;
+use super::ScalarType;
 
-/// What an unquoted, untagged scalar means.
-pub(super) fn resolve(text: &str) -> Kind {
+/// Returns the type of an unquoted, untagged scalar.
+pub(super) fn resolve(text: &str) -> ScalarType {
     match text {
-        "" | "~" | "null" | "Null" | "NULL" => return Kind::Null,
+        "" | "~" | "null" | "Null" | "NULL" => return ScalarType::Null,
         "yes" | "Yes" | "YES" | "true" | "True" | "TRUE" | "on" | "On" | "ON" => {
-            return Kind::Bool(true);
+            return ScalarType::Bool(true);
         }
         "no" | "No" | "NO" | "false" | "False" | "FALSE" | "off" | "Off" | "OFF" => {
-            return Kind::Bool(false);
+            return ScalarType::Bool(false);
         }
         _ => {}
     }
     if !text.starts_with(|first: char| first.is_ascii_digit() || matches!(first, '-' | '+' | '.')) {
-        return Kind::Text;
+        return ScalarType::Text;
     }
     int(text)
-        .map(Kind::Int)
-        .or_else(|| float(text).map(Kind::Float))
-        .unwrap_or(Kind::Text)
+        .map(ScalarType::Int)
+        .or_else(|| float(text).map(ScalarType::Float))
+        .unwrap_or(ScalarType::Text)
 }
 
 pub(super) fn bool(text: &str) -> Option<bool> {
     match resolve(text) {
-        Kind::Bool(value) => Some(value),
+        ScalarType::Bool(value) => Some(value),
         _ => None,
     }
 }
@@ -82,7 +82,7 @@ pub(super) fn float(text: &str) -> Option<f64> {
         return None;
     }
     if whole.is_empty() {
-        // A leading point takes no sign and needs a digit.
+        // A leading point needs a digit and allows no sign.
         let signless = body.len() == text.len();
         if !signless || !fraction.starts_with(|first: char| first.is_ascii_digit()) {
             return None;
@@ -122,11 +122,11 @@ fn decimal(whole: &str, fraction: &str, exponent: &str) -> Option<f64> {
     text.parse().ok()
 }
 
-/// Digits of one base with `_` between them; saturates.
+/// Parses digits of a base with `_` between them; saturates.
 fn radix(digits: &str, base: u32) -> Option<i128> {
     let mut value: i128 = 0;
     let mut seen = false;
-    // A decimal number starts with a digit; the other bases may start with an underscore.
+    // A decimal number starts with a digit; other bases may start with an underscore.
     if base == 10 && digits.starts_with('_') {
         return None;
     }
@@ -162,7 +162,7 @@ fn whole_sexagesimal_parts(text: &str) -> Option<f64> {
     Some(value)
 }
 
-/// One or two digits below sixty.
+/// Parses one or two digits below sixty.
 fn sixty(part: &str) -> Option<f64> {
     let fits = (1..=2).contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_digit());
     part.parse::<u8>()
@@ -176,55 +176,55 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scalars_mean_what_pyyaml_says() {
+    fn scalars_have_the_types_of_pyyaml() {
         let cases = [
-            ("yes", Kind::Bool(true)),
-            ("Off", Kind::Bool(false)),
-            ("y", Kind::Text),
-            ("yEs", Kind::Text),
-            ("~", Kind::Null),
-            ("", Kind::Null),
-            ("nULL", Kind::Text),
-            ("0", Kind::Int(0)),
-            ("-0", Kind::Int(0)),
-            ("010", Kind::Int(8)),
-            ("08", Kind::Text),
-            ("0o17", Kind::Text),
-            ("0x_fF", Kind::Int(255)),
-            ("0b101", Kind::Int(5)),
-            ("0b", Kind::Text),
-            ("1_000", Kind::Int(1000)),
-            ("_1", Kind::Text),
-            ("1:30", Kind::Int(90)),
-            ("-1:30:00", Kind::Int(-5400)),
-            ("1:60", Kind::Text),
-            ("0:30", Kind::Text),
-            ("+12", Kind::Int(12)),
+            ("yes", ScalarType::Bool(true)),
+            ("Off", ScalarType::Bool(false)),
+            ("y", ScalarType::Text),
+            ("yEs", ScalarType::Text),
+            ("~", ScalarType::Null),
+            ("", ScalarType::Null),
+            ("nULL", ScalarType::Text),
+            ("0", ScalarType::Int(0)),
+            ("-0", ScalarType::Int(0)),
+            ("010", ScalarType::Int(8)),
+            ("08", ScalarType::Text),
+            ("0o17", ScalarType::Text),
+            ("0x_fF", ScalarType::Int(255)),
+            ("0b101", ScalarType::Int(5)),
+            ("0b", ScalarType::Text),
+            ("1_000", ScalarType::Int(1000)),
+            ("_1", ScalarType::Text),
+            ("1:30", ScalarType::Int(90)),
+            ("-1:30:00", ScalarType::Int(-5400)),
+            ("1:60", ScalarType::Text),
+            ("0:30", ScalarType::Text),
+            ("+12", ScalarType::Int(12)),
             (
                 "99999999999999999999",
-                Kind::Int(99_999_999_999_999_999_999),
+                ScalarType::Int(99_999_999_999_999_999_999),
             ),
-            ("1.5", Kind::Float(1.5)),
-            ("1.", Kind::Float(1.0)),
-            (".5", Kind::Float(0.5)),
-            ("-.5", Kind::Text),
-            (".", Kind::Text),
-            ("1e3", Kind::Text),
-            ("1.0e3", Kind::Text),
-            ("1.0e+3", Kind::Float(1000.0)),
-            ("1_0.5_0", Kind::Float(10.5)),
-            ("1:30.5", Kind::Float(90.5)),
-            (".inf", Kind::Float(f64::INFINITY)),
-            ("-.INF", Kind::Float(f64::NEG_INFINITY)),
-            ("2024-01-01", Kind::Text),
-            ("1.2.3", Kind::Text),
-            ("-", Kind::Text),
-            ("+", Kind::Text),
-            ("10.0.0.1", Kind::Text),
+            ("1.5", ScalarType::Float(1.5)),
+            ("1.", ScalarType::Float(1.0)),
+            (".5", ScalarType::Float(0.5)),
+            ("-.5", ScalarType::Text),
+            (".", ScalarType::Text),
+            ("1e3", ScalarType::Text),
+            ("1.0e3", ScalarType::Text),
+            ("1.0e+3", ScalarType::Float(1000.0)),
+            ("1_0.5_0", ScalarType::Float(10.5)),
+            ("1:30.5", ScalarType::Float(90.5)),
+            (".inf", ScalarType::Float(f64::INFINITY)),
+            ("-.INF", ScalarType::Float(f64::NEG_INFINITY)),
+            ("2024-01-01", ScalarType::Text),
+            ("1.2.3", ScalarType::Text),
+            ("-", ScalarType::Text),
+            ("+", ScalarType::Text),
+            ("10.0.0.1", ScalarType::Text),
         ];
         for (text, expected) in cases {
             assert_eq!(resolve(text), expected, "{text:?}");
         }
-        assert!(matches!(resolve(".nan"), Kind::Float(value) if value.is_nan()));
+        assert!(matches!(resolve(".nan"), ScalarType::Float(value) if value.is_nan()));
     }
 }

@@ -1,4 +1,4 @@
-//! Files that are right, and files that are wrong in every way we could think of.
+//! Valid files, and files with every kind of mistake.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -53,7 +53,7 @@ fn bad_files_are_explained_as_recorded() {
 }
 
 #[test]
-fn what_daemons_tolerate_is_a_warning_to_them() {
+fn problems_that_daemons_ignore_are_warnings() {
     for name in ["unknown-keys", "duplicate-keys", "loose-types", "tolerated"] {
         let path = crate::support::corpus("bad")
             .join(name)

@@ -1,4 +1,4 @@
-//! Configurations: good, bad, hostile, and as Python Nodepool reads them.
+//! Configurations: valid, invalid, malicious, and as Python Nodepool reads them.
 
 #![allow(
     clippy::unwrap_used,
@@ -8,7 +8,7 @@
 )]
 
 mod corpus;
-mod hostile;
+mod malformed;
 mod nodepool;
 mod reload;
 mod shown;

@@ -1,4 +1,4 @@
-//! The real Nodepool reads the same files and makes the same of them.
+//! The real Nodepool loads the same files with the same result.
 //!
 //! Needs the Python environment that `make testbeds` installs.
 
@@ -55,7 +55,7 @@ fn python() -> PathBuf {
 }
 
 #[test]
-fn nodepool_makes_the_same_of_every_good_file() {
+fn nodepool_loads_every_good_file_with_the_same_result() {
     let good: Vec<PathBuf> = files("good")
         .into_iter()
         .filter(|path| !fs::read_to_string(path).unwrap().starts_with("# nodeyard:"))

@@ -1,11 +1,11 @@
-//! A changed file is taken over while running; a broken one is not.
+//! A changed file is reloaded while running; a broken one is rejected.
 
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodeyard_config::{Handle, Mode, Reloader, Source, load};
+use nodeyard_config::{ConfigHandle, ConfigSource, Mode, Reloader, load};
 use tempfile::TempDir;
 
 /// Far more than anything here takes on a busy machine.
@@ -16,8 +16,8 @@ fn text(label: &str) -> String {
 }
 
 /// Follows `main`, which exists, until the handle's task is aborted with the runtime.
-fn follow(main: &Path, secure: Option<&Path>) -> Handle {
-    let source = Source {
+fn follow(main: &Path, secure: Option<&Path>) -> ConfigHandle {
+    let source = ConfigSource {
         main: main.into(),
         secure: secure.map(Into::into),
         environment: Vec::new(),
@@ -28,7 +28,7 @@ fn follow(main: &Path, secure: Option<&Path>) -> Handle {
     handle
 }
 
-async fn wait_for_label(handle: &mut Handle, label: &str) {
+async fn wait_for_label(handle: &mut ConfigHandle, label: &str) {
     let wait = async {
         while !handle.config().labels.contains_key(label) {
             handle.changed().await.unwrap();
@@ -39,7 +39,7 @@ async fn wait_for_label(handle: &mut Handle, label: &str) {
         .unwrap_or_else(|_| panic!("{label} never came"));
 }
 
-async fn wait_for_rejection(handle: &Handle, rejected: bool) {
+async fn wait_for_rejection(handle: &ConfigHandle, rejected: bool) {
     let wait = async {
         while handle.rejected().is_some() != rejected {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -51,7 +51,7 @@ async fn wait_for_rejection(handle: &Handle, rejected: bool) {
 }
 
 #[tokio::test]
-async fn a_broken_file_keeps_the_one_before_in_force() {
+async fn a_broken_file_is_rejected() {
     let directory = TempDir::new().unwrap();
     let main = directory.path().join("nodepool.yaml");
     fs::write(&main, text("first")).unwrap();
@@ -71,7 +71,7 @@ async fn a_broken_file_keeps_the_one_before_in_force() {
 }
 
 #[tokio::test]
-async fn a_file_replaced_by_renaming_is_seen() {
+async fn a_file_replaced_by_renaming_is_reloaded() {
     let directory = TempDir::new().unwrap();
     let main = directory.path().join("nodepool.yaml");
     fs::write(&main, text("first")).unwrap();
@@ -86,7 +86,7 @@ async fn a_file_replaced_by_renaming_is_seen() {
 
 #[cfg(unix)]
 #[tokio::test]
-async fn a_config_map_whose_link_is_swapped_is_seen() {
+async fn a_config_map_with_a_swapped_link_is_reloaded() {
     use std::os::unix::fs::symlink;
 
     let directory = TempDir::new().unwrap();
@@ -115,7 +115,7 @@ async fn an_empty_secure_file_causes_no_endless_reloading() {
     );
     fs::write(&main, "diskimages: [{name: img}]").unwrap();
     fs::write(&secure, "").unwrap();
-    let source = Source {
+    let source = ConfigSource {
         main: main.clone(),
         secure: Some(secure.clone()),
         environment: Vec::new(),
@@ -123,7 +123,7 @@ async fn an_empty_secure_file_causes_no_endless_reloading() {
     let first = load(&source, Mode::Daemon);
     assert_eq!(
         first.stamp,
-        nodeyard_config::Stamp::of(&source),
+        nodeyard_config::ConfigStamp::of(&source),
         "both files are on record"
     );
 
@@ -143,7 +143,7 @@ async fn an_empty_secure_file_causes_no_endless_reloading() {
 fn files_that_cannot_be_read_are_explained() {
     let directory = TempDir::new().unwrap();
     let load = |path: &Path| {
-        let source = Source {
+        let source = ConfigSource {
             main: path.into(),
             secure: None,
             environment: Vec::new(),

@@ -1,4 +1,4 @@
-//! A configuration that is read to be looked at.
+//! Configurations loaded for display, with `Mode::Show`.
 
 use std::path::Path;
 
@@ -62,7 +62,7 @@ fn read(mode: Mode) -> Value {
 }
 
 #[test]
-fn what_the_environment_gave_is_hidden_in_what_is_handed_on() {
+fn values_from_the_environment_are_masked_for_display() {
     let shown = read(Mode::Show).to_string();
     for secret in ["hunter2", "271828"] {
         assert!(!shown.contains(secret), "{shown}");
@@ -75,7 +75,7 @@ fn what_the_environment_gave_is_hidden_in_what_is_handed_on() {
 
 /// Otherwise it is not what the machines are for.
 #[test]
-fn daemons_see_all_of_it() {
+fn values_are_not_masked_for_daemons() {
     let all = read(Mode::Daemon).to_string();
     // Every place but the variable of the build, which is never written out.
     assert_eq!(all.matches("hunter2").count(), 10, "{all}");

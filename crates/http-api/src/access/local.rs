@@ -1,7 +1,7 @@
-//! The token of this host: whoever may read the state directory may do everything.
+//! The local token, which allows users who can read the state directory to do everything.
 //!
-//! The process that owns the embedded store makes it, so that commands of the same user work without any set-up. It
-//! outlives the process; to change it, delete the file and start again.
+//! The process that owns the embedded store creates it, so that commands of the same user need no configuration. It is
+//! kept across restarts; to replace it, delete the file and restart.
 
 use std::fmt;
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -9,45 +9,45 @@ use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// In the state directory.
+/// The name of the token file in the state directory.
 const FILE_NAME: &str = "api.token";
 const RANDOM_BYTES: usize = 32;
 
-/// Cloning is cheap.
+/// The local token. Cloning is cheap.
 #[derive(Clone)]
 pub struct LocalToken(Arc<str>);
 
 #[derive(Debug, thiserror::Error)]
 pub enum LocalTokenError {
-    #[error("cannot read the token of this host from {}", path.display())]
+    #[error("failed to read the local API token from {}", path.display())]
     Read {
         path: PathBuf,
         #[source]
         source: std::io::Error,
     },
-    #[error("cannot write the token of this host to {}", path.display())]
+    #[error("failed to write the local API token to {}", path.display())]
     Write {
         path: PathBuf,
         #[source]
         source: std::io::Error,
     },
-    #[error("{} may be read by others than its owner, so it is no secret; delete it", path.display())]
+    #[error("the local API token {} is readable by other users; delete it and restart to create a new one", path.display())]
     Exposed { path: PathBuf },
 }
 
 impl LocalToken {
-    /// The path of the token in a state directory.
+    /// Returns the path of the token in a state directory.
     pub fn path(state_dir: &Path) -> PathBuf {
         state_dir.join(FILE_NAME)
     }
 
-    /// For clients: none if there is no token, or none that we may read.
+    /// Reads the token for a client. Returns None if it does not exist or is not readable.
     pub fn find(state_dir: &Path) -> Option<Self> {
         let text = std::fs::read_to_string(Self::path(state_dir)).ok()?;
         Self::parse(&text)
     }
 
-    /// For the owner of the state directory: the token that is there, or a new one.
+    /// Reads or creates the token, for the owner of the state directory.
     pub fn ensure(state_dir: &Path) -> Result<Self, LocalTokenError> {
         let path = Self::path(state_dir);
         match read(&path)? {
@@ -56,7 +56,7 @@ impl LocalToken {
         }
     }
 
-    /// What stands behind `Bearer`.
+    /// Returns the secret, which goes behind `Bearer`.
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -74,7 +74,7 @@ impl fmt::Debug for LocalToken {
     }
 }
 
-/// None if there is no token, or what is left of one that was being written.
+/// Returns None if the file does not exist or is incomplete.
 fn read(path: &Path) -> Result<Option<LocalToken>, LocalTokenError> {
     let failed = |source| LocalTokenError::Read {
         path: path.to_owned(),
@@ -95,7 +95,7 @@ fn read(path: &Path) -> Result<Option<LocalToken>, LocalTokenError> {
     Ok(LocalToken::parse(&text))
 }
 
-/// Written aside and moved, so that nobody ever reads half of it.
+/// Creates the token in a temporary file and renames it, so that readers never see half of it.
 fn create(path: &Path) -> std::io::Result<LocalToken> {
     let mut random = [0; RANDOM_BYTES];
     let mut filled = 0;
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_token_stays_and_is_for_its_owner() {
+    fn the_token_is_kept_and_readable_by_its_owner_only() {
         let directory = tempfile::tempdir().unwrap();
         let path = LocalToken::path(directory.path());
         assert!(LocalToken::find(directory.path()).is_none());
@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(found.reveal(), token.reveal());
         assert!(!format!("{token:?}").contains(token.reveal()));
 
-        // Half of a token is none.
+        // An incomplete token is replaced.
         std::fs::write(&path, "abc").unwrap();
         let other = LocalToken::ensure(directory.path()).unwrap();
         assert_ne!(other.reveal(), token.reveal());

@@ -1,90 +1,92 @@
-//! The tokens of the configuration, and finding the one that was sent.
+//! The API tokens of the configuration.
 //!
-//! Only digests are kept. A token that is sent is compared with all of them in the same time, whichever it is.
+//! Only digests are kept. A received token is compared with all of them in constant time.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use nodeyard_config::{Api, ApiToken, Config, LOCAL_TOKEN};
+use nodeyard_config::{ApiConfig, ApiToken, Config, LOCAL_TOKEN};
 use nodeyard_model::{TenantName, Timestamp};
 use sha2::{Digest as _, Sha256};
 use subtle::{Choice, ConditionallySelectable as _, ConstantTimeEq as _};
 use tokio::sync::watch;
 use tracing::{error, warn};
 
-use super::{Caller, LocalToken, Right, Sight};
-use crate::problem::Problem;
+use super::{ApiCaller, LocalToken, Right, Visibility};
+use crate::problem::ApiProblem;
 
-/// A token that is easier to guess than this is probably a mistake.
-const SHORT: usize = 16;
+/// Tokens shorter than this can be guessed.
+const MIN_SECURE_LENGTH: usize = 16;
 
+/// The valid tokens.
 #[derive(Debug, Default)]
-pub(super) struct Tokens(Vec<Known>);
+pub(super) struct TokenTable(Vec<TokenEntry>);
 
-/// All that is kept of a token.
+/// The SHA-256 digest of a token.
 pub(super) type TokenDigest = [u8; 32];
 
-struct Known {
+/// A valid token without its secret.
+struct TokenEntry {
     digest: TokenDigest,
     name: Arc<str>,
     right: Right,
-    sight: Sight,
+    visibility: Visibility,
     expires: Option<Timestamp>,
 }
 
-impl fmt::Debug for Known {
+impl fmt::Debug for TokenEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Known")
+        f.debug_struct("TokenEntry")
             .field("name", &self.name)
             .field("right", &self.right)
             .finish_non_exhaustive()
     }
 }
 
-impl Tokens {
-    /// Reads files, so it belongs on a thread that may wait.
-    fn read(api: &Api, local: Option<&LocalToken>) -> Self {
-        let mut known: Vec<Known> = api.tokens.iter().filter_map(configured).collect();
+impl TokenTable {
+    /// Loads the tokens. Reads files, so call it on a blocking thread.
+    fn read(api: &ApiConfig, local: Option<&LocalToken>) -> Self {
+        let mut entries: Vec<TokenEntry> = api.tokens.iter().filter_map(load_token).collect();
         if let Some(local) = local {
-            known.push(Known {
+            entries.push(TokenEntry {
                 digest: digest(local.reveal().as_bytes()),
                 name: LOCAL_TOKEN.into(),
                 right: Right::Admin,
-                sight: Sight::Everything,
+                visibility: Visibility::All,
                 expires: None,
             });
         }
-        Self(known)
+        Self(entries)
     }
 
-    /// Whose token this is, and when it expires.
+    /// Returns the caller with this token, and when the token expires.
     pub(super) fn find(
         &self,
         digest: &TokenDigest,
         now: Timestamp,
-    ) -> Result<(Caller, Option<Timestamp>), Problem> {
+    ) -> Result<(ApiCaller, Option<Timestamp>), ApiProblem> {
         let mut found = 0_u64;
-        for (number, known) in (1_u64..).zip(&self.0) {
-            let same: Choice = known.digest.ct_eq(digest);
+        for (number, entry) in (1_u64..).zip(&self.0) {
+            let same: Choice = entry.digest.ct_eq(digest);
             found.conditional_assign(&number, same);
         }
-        let known = usize::try_from(found)
+        let entry = usize::try_from(found)
             .ok()
             .and_then(|number| self.0.get(number.checked_sub(1)?))
-            .ok_or_else(|| Problem::unauthorized("nobody has this token"))?;
-        if known.expires.is_some_and(|expires| expires <= now) {
-            return Err(Problem::unauthorized(format!(
+            .ok_or_else(|| ApiProblem::unauthorized("unknown token"))?;
+        if entry.expires.is_some_and(|expires| expires <= now) {
+            return Err(ApiProblem::unauthorized(format!(
                 "the token {:?} has expired",
-                known.name
+                entry.name
             )));
         }
-        let caller = Caller {
-            name: Some(Arc::clone(&known.name)),
-            right: Some(known.right),
-            sight: known.sight.clone(),
+        let caller = ApiCaller {
+            name: Some(Arc::clone(&entry.name)),
+            right: Some(entry.right),
+            visibility: entry.visibility.clone(),
         };
-        Ok((caller, known.expires))
+        Ok((caller, entry.expires))
     }
 }
 
@@ -92,20 +94,21 @@ pub(super) fn digest(token: &[u8]) -> TokenDigest {
     Sha256::digest(token).into()
 }
 
-/// None if the token cannot be had; the others are good without it.
-fn configured(token: &ApiToken) -> Option<Known> {
+/// Loads a token. Returns None if it cannot be read; the other tokens are used without it.
+fn load_token(token: &ApiToken) -> Option<TokenEntry> {
     let name = token.name.as_str();
     let text = match (&token.token, &token.token_file, &token.token_env) {
         (Some(secret), _, _) => secret.0.clone(),
         (_, Some(file), _) => std::fs::read_to_string(file)
-            .inspect_err(
-                |error| error!(token = name, file, %error, "a token of the API cannot be read"),
-            )
+            .inspect_err(|error| error!(token = name, file, %error, "failed to read API token"))
             .ok()?,
         (_, _, Some(variable)) => match std::env::var(variable) {
             Ok(text) => text,
             Err(_) => {
-                error!(token = name, variable, "a token of the API is not set");
+                error!(
+                    token = name,
+                    variable, "failed to read API token: environment variable not set"
+                );
                 return None;
             }
         },
@@ -113,25 +116,22 @@ fn configured(token: &ApiToken) -> Option<Known> {
     };
     let text = text.trim();
     if text.is_empty() {
-        error!(
-            token = name,
-            "a token of the API is empty, so nobody has it"
-        );
+        error!(token = name, "API token is empty; ignoring it");
         return None;
     }
-    if text.len() < SHORT {
+    if text.len() < MIN_SECURE_LENGTH {
         warn!(
             token = name,
-            "a token of the API is short enough to be guessed; `openssl rand -hex 32` makes a good one"
+            "API token is short enough to be guessed; create one with `openssl rand -hex 32`"
         );
     }
-    Some(Known {
+    Some(TokenEntry {
         digest: digest(text.as_bytes()),
         name: name.into(),
         right: token.right.into(),
-        sight: match token.tenant.as_deref() {
-            Some(tenant) => Sight::Tenant(TenantName::from(tenant)),
-            None => Sight::Everything,
+        visibility: match token.tenant.as_deref() {
+            Some(tenant) => Visibility::Tenant(TenantName::from(tenant)),
+            None => Visibility::All,
         },
         expires: token
             .expires
@@ -140,11 +140,11 @@ fn configured(token: &ApiToken) -> Option<Known> {
     })
 }
 
-/// The tokens of the configuration in force.
+/// Loads the tokens, and again with every new configuration.
 pub(super) async fn follow(
     mut config: watch::Receiver<Arc<Config>>,
     local: Option<LocalToken>,
-) -> watch::Receiver<Arc<Tokens>> {
+) -> watch::Receiver<Arc<TokenTable>> {
     let first = read(&mut config, local.clone()).await;
     let (sender, receiver) = watch::channel(first);
     tokio::spawn(async move {
@@ -163,8 +163,12 @@ pub(super) async fn follow(
     receiver
 }
 
-async fn read(config: &mut watch::Receiver<Arc<Config>>, local: Option<LocalToken>) -> Arc<Tokens> {
+async fn read(
+    config: &mut watch::Receiver<Arc<Config>>,
+    local: Option<LocalToken>,
+) -> Arc<TokenTable> {
     let config = Arc::clone(&config.borrow_and_update());
-    let reading = tokio::task::spawn_blocking(move || Tokens::read(&config.api, local.as_ref()));
+    let reading =
+        tokio::task::spawn_blocking(move || TokenTable::read(&config.api, local.as_ref()));
     Arc::new(reading.await.unwrap_or_default())
 }

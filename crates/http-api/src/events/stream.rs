@@ -1,4 +1,4 @@
-//! A listener: a place in the ring, and what to send from there.
+//! An event stream: a position in the buffer and a filter.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -11,48 +11,48 @@ use futures_util::stream::unfold;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::ring::Found;
-use super::{Filter, Hub, Resume};
-use crate::access::Standing;
+use super::buffer::NextEvent;
+use super::{EventFilter, EventHub, Resume};
+use crate::access::RevocationWatch;
 
-/// Shows a client that the connection lives, and us that the client does.
+/// How often an idle stream sends a comment, so that both sides notice a dead connection.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
-/// Comments are not seen by whoever listens.
-const BEAT: &[u8] = b":\n\n";
+/// A comment, which clients ignore.
+const COMMENT: &[u8] = b":\n\n";
 
-const FAREWELL: &[u8] = b": what you may see has changed; come back to see it\n\n";
+const ACCESS_CHANGED: &[u8] = b": access has changed; reconnect\n\n";
 
-struct Stream {
-    hub: Hub,
-    filter: Filter,
-    place: u64,
-    news: watch::Receiver<()>,
+struct EventStream {
+    hub: EventHub,
+    filter: EventFilter,
+    position: u64,
+    wakeup: watch::Receiver<()>,
     shutdown: CancellationToken,
-    /// Comes when the listener is not any more who it was. Never comes again.
-    lost: Fuse<BoxFuture<'static, ()>>,
-    greeted: bool,
-    /// Streams are counted.
+    /// Completes when the stream's credentials become invalid. Must not be polled again after that.
+    revoked: Fuse<BoxFuture<'static, ()>>,
+    started: bool,
+    /// Limits the number of streams.
     _permit: OwnedSemaphorePermit,
 }
 
-/// Sends events until the client goes or may not have them any more, or we go.
+/// Streams events until the client disconnects, its credentials become invalid, or `shutdown`.
 pub(crate) fn body(
-    hub: Hub,
-    filter: Filter,
+    hub: EventHub,
+    filter: EventFilter,
     resume: Resume,
-    standing: Standing,
+    revocation: RevocationWatch,
     permit: OwnedSemaphorePermit,
     shutdown: CancellationToken,
 ) -> Body {
-    let stream = Stream {
-        news: hub.news.subscribe(),
-        place: hub.ring.begin(resume),
+    let stream = EventStream {
+        wakeup: hub.wakeup.subscribe(),
+        position: hub.buffer.begin(resume),
         hub,
         filter,
         shutdown,
-        lost: standing.lost().boxed().fuse(),
-        greeted: false,
+        revoked: revocation.revoked().boxed().fuse(),
+        started: false,
         _permit: permit,
     };
     Body::from_stream(unfold(stream, async |mut stream| {
@@ -61,50 +61,50 @@ pub(crate) fn body(
     }))
 }
 
-impl Stream {
+impl EventStream {
     async fn next(&mut self) -> Option<Bytes> {
-        if !self.greeted {
-            // The head of the answer goes with the first bytes.
-            self.greeted = true;
-            return Some(Bytes::from_static(BEAT));
+        if !self.started {
+            // A first comment makes the server send the response's head.
+            self.started = true;
+            return Some(Bytes::from_static(COMMENT));
         }
-        if self.lost.is_terminated() {
+        if self.revoked.is_terminated() {
             return None;
         }
         loop {
-            // Before the look, so that nothing that comes after it is slept through.
-            self.news.mark_unchanged();
-            if (&mut self.lost).now_or_never().is_some() {
-                return Some(Bytes::from_static(FAREWELL));
+            // Before the look into the buffer, so that no later event is missed.
+            self.wakeup.mark_unchanged();
+            if (&mut self.revoked).now_or_never().is_some() {
+                return Some(Bytes::from_static(ACCESS_CHANGED));
             }
             if let Some(frame) = self.look() {
                 return Some(frame);
             }
             tokio::select! {
-                changed = tokio::time::timeout(HEARTBEAT, self.news.changed()) => match changed {
+                changed = tokio::time::timeout(HEARTBEAT, self.wakeup.changed()) => match changed {
                     Ok(Ok(())) => {}
                     Ok(Err(_)) => return None,
-                    Err(_) => return Some(Bytes::from_static(BEAT)),
+                    Err(_) => return Some(Bytes::from_static(COMMENT)),
                 },
-                () = &mut self.lost => return Some(Bytes::from_static(FAREWELL)),
+                () = &mut self.revoked => return Some(Bytes::from_static(ACCESS_CHANGED)),
                 () = self.shutdown.cancelled() => return None,
             }
         }
     }
 
-    /// The next thing to send, if there is one by now.
+    /// Returns the next matching event, if there is one already.
     fn look(&mut self) -> Option<Bytes> {
         loop {
-            match self.hub.ring.find(self.place) {
-                Found::Nothing => return None,
-                Found::Event(event, next) => {
-                    self.place = next;
-                    if self.filter.wants(&event) {
+            match self.hub.buffer.find(self.position) {
+                NextEvent::Nothing => return None,
+                NextEvent::Event(event, next) => {
+                    self.position = next;
+                    if self.filter.matches(&event) {
                         return Some(event.frame.clone());
                     }
                 }
-                Found::Gap(id, next) => {
-                    self.place = next;
+                NextEvent::Gap(id, next) => {
+                    self.position = next;
                     let frame = format!(
                         "id: {id}\nevent: reset\ndata: {{\"reason\":\"events are missing; list again\"}}\n\n"
                     );

@@ -11,25 +11,26 @@ use nodeyard_store::view::Item;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::images::{Accepted, problem};
-use crate::access::{Admin, Reader, Right};
-use crate::answer::{Answer, Result};
-use crate::app::App;
-use crate::events::{Kind, Subject};
-use crate::extract::{Named, Query};
-use crate::page::{Page, Place};
-use crate::problem::Problem;
+use super::images::{AcceptedResponse, operation_problem};
+use crate::access::{AdminAccess, ReadAccess, Right};
+use crate::app::ApiState;
+use crate::events::{EventSubject, ObjectKind};
+use crate::extract::{PathParams, QueryParams};
+use crate::page::{ListPage, Pagination};
+use crate::problem::ApiProblem;
+use crate::response::{JsonResponse, Result};
 use crate::{schema, time};
 
 /// A build of an image.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Build {
-    #[schema(value_type = schema::BuildId)]
+#[schema(as = Build)]
+pub(crate) struct ApiBuild {
+    #[schema(value_type = schema::BuildIdSchema)]
     id: String,
     image: String,
-    #[schema(value_type = schema::BuildState)]
+    #[schema(value_type = schema::BuildStateSchema)]
     state: &'static str,
-    /// Since when it is in this state.
+    /// When it entered this state.
     #[schema(format = DateTime)]
     since: Option<String>,
     /// The host that built it.
@@ -40,20 +41,21 @@ pub(crate) struct Build {
 
 /// An upload of a build to a provider.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Upload {
+#[schema(as = Upload)]
+pub(crate) struct ApiUpload {
     /// Counted per build and provider.
-    #[schema(value_type = schema::UploadId)]
+    #[schema(value_type = schema::UploadIdSchema)]
     id: String,
-    #[schema(value_type = schema::BuildId)]
+    #[schema(value_type = schema::BuildIdSchema)]
     build: String,
     image: String,
     provider: String,
-    #[schema(value_type = schema::UploadState)]
+    #[schema(value_type = schema::UploadStateSchema)]
     state: &'static str,
-    /// Since when it is in this state.
+    /// When it entered this state.
     #[schema(format = DateTime)]
     since: Option<String>,
-    /// How the provider calls it.
+    /// The provider's id of the image.
     external_id: Option<String>,
     external_name: Option<String>,
     format: Option<String>,
@@ -63,7 +65,7 @@ fn name_of(key: &BuildKey) -> String {
     format!("{}-{}", key.image, key.build)
 }
 
-impl Build {
+impl ApiBuild {
     fn of(key: &BuildKey, build: &ImageBuild) -> Self {
         Self {
             id: name_of(key),
@@ -76,7 +78,7 @@ impl Build {
     }
 }
 
-impl Upload {
+impl ApiUpload {
     fn of(key: &UploadKey, upload: &ImageUpload) -> Self {
         Self {
             id: key.upload.to_string(),
@@ -100,28 +102,28 @@ pub(crate) struct BuildQuery {
     /// Only of this image.
     image: Option<String>,
     /// Only in this state.
-    #[param(value_type = Option<schema::BuildState>)]
+    #[param(value_type = Option<schema::BuildStateSchema>)]
     state: Option<BuildState>,
-    /// How many to list at once.
+    /// The maximum number of items.
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: Option<u32>,
-    /// The `next` of the page before.
-    #[param(value_type = Option<schema::Cursor>)]
+    /// The `next` of the previous page.
+    #[param(value_type = Option<schema::CursorSchema>)]
     cursor: Option<String>,
 }
 
 /// List builds
 #[utoipa::path(
     get, path = "/builds", tag = "images", params(BuildQuery),
-    responses((status = 200, description = "Builds, in the order of their ids.", body = Page<Build>)),
+    responses((status = 200, description = "Builds, in the order of their ids.", body = ListPage<ApiBuild>)),
     security((), ("token" = ["read"])),
 )]
 pub(crate) async fn list_builds(
-    State(app): State<App>,
-    Reader(_): Reader,
-    Query(query): Query<BuildQuery>,
-) -> Result<Answer<Page<Build>>> {
-    let place = Place::new(query.limit, query.cursor.as_deref())?;
+    State(app): State<ApiState>,
+    ReadAccess(_): ReadAccess,
+    QueryParams(query): QueryParams<BuildQuery>,
+) -> Result<JsonResponse<ListPage<ApiBuild>>> {
+    let pagination = Pagination::new(query.limit, query.cursor.as_deref())?;
     let mut found = Vec::new();
     app.views.images.for_each(|item| {
         if let (ImageId::Build(key), ImageRecord::Build(build)) = (&item.id, &*item.value) {
@@ -129,36 +131,36 @@ pub(crate) async fn list_builds(
             let image = image.is_none_or(|image| image == key.image.as_str());
             let state = query.state.is_none_or(|state| state == build.state);
             if image && state {
-                found.push((name_of(key), Build::of(key, build)));
+                found.push((name_of(key), ApiBuild::of(key, build)));
             }
         }
     });
     found.sort_by(|(a, _), (b, _)| a.cmp(b));
-    Ok(Answer::ok(place.fill(found)))
+    Ok(JsonResponse::ok(pagination.page(found)))
 }
 
 /// Show a build
 #[utoipa::path(
     get, path = "/builds/{id}", tag = "images",
-    params(("id" = schema::BuildId, Path, description = "Its id.")),
-    responses((status = 200, description = "The build.", body = Build)),
+    params(("id" = schema::BuildIdSchema, Path, description = "Its id.")),
+    responses((status = 200, description = "The build.", body = ApiBuild)),
     security((), ("token" = ["read"])),
 )]
 pub(crate) async fn show_build(
-    State(app): State<App>,
-    Reader(_): Reader,
-    Named(id): Named<String>,
-) -> Result<Answer<Build>> {
+    State(app): State<ApiState>,
+    ReadAccess(_): ReadAccess,
+    PathParams(id): PathParams<String>,
+) -> Result<JsonResponse<ApiBuild>> {
     let key = key(&id)?;
     let found = app.views.images.get(&ImageId::Build(key.clone()));
     match found.as_ref().map(|item| &*item.value) {
-        Some(ImageRecord::Build(build)) => Ok(Answer::ok(Build::of(&key, build))),
+        Some(ImageRecord::Build(build)) => Ok(JsonResponse::ok(ApiBuild::of(&key, build))),
         _ => Err(no_build(&id)),
     }
 }
 
-fn no_build(id: &str) -> Problem {
-    Problem::not_found(format!("there is no build {id:?}"))
+fn no_build(id: &str) -> ApiProblem {
+    ApiProblem::not_found(format!("no build {id:?}"))
 }
 
 fn key(id: &str) -> Result<BuildKey> {
@@ -170,23 +172,25 @@ fn key(id: &str) -> Result<BuildKey> {
 /// Its files and its uploads are deleted by the builders.
 #[utoipa::path(
     delete, path = "/builds/{id}", tag = "images",
-    params(("id" = schema::BuildId, Path, description = "Its id.")),
+    params(("id" = schema::BuildIdSchema, Path, description = "Its id.")),
     responses(
-        (status = 202, description = "It will be deleted.", body = Accepted),
-        (status = 409, description = "It is being built.", body = Problem, content_type = "application/problem+json"),
+        (status = 202, description = "It will be deleted.", body = AcceptedResponse),
+        (status = 409, description = "It is being built.", body = ApiProblem, content_type = "application/problem+json"),
     ),
     security(("token" = ["admin"])),
 )]
 pub(crate) async fn delete_build(
-    State(app): State<App>,
-    Admin(caller): Admin,
-    Named(id): Named<String>,
-) -> Result<Answer<Accepted>> {
-    caller.concerns_everybody(Right::Admin)?;
+    State(app): State<ApiState>,
+    AdminAccess(caller): AdminAccess,
+    PathParams(id): PathParams<String>,
+) -> Result<JsonResponse<AcceptedResponse>> {
+    caller.require_all_tenants(Right::Admin)?;
     let key = key(&id)?;
     let deleted = images::delete_build(&app.registry, &key, now()).await;
-    deleted.map_err(|error| problem("build", error))?;
-    Ok(Accepted::answer(format!("the builders will delete {id}")))
+    deleted.map_err(|error| operation_problem("build", error))?;
+    Ok(AcceptedResponse::response(format!(
+        "the builders will delete {id}"
+    )))
 }
 
 /// Which uploads to list.
@@ -199,28 +203,28 @@ pub(crate) struct UploadQuery {
     /// Only to this provider.
     provider: Option<String>,
     /// Only in this state.
-    #[param(value_type = Option<schema::UploadState>)]
+    #[param(value_type = Option<schema::UploadStateSchema>)]
     state: Option<UploadState>,
-    /// How many to list at once.
+    /// The maximum number of items.
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: Option<u32>,
-    /// The `next` of the page before.
-    #[param(value_type = Option<schema::Cursor>)]
+    /// The `next` of the previous page.
+    #[param(value_type = Option<schema::CursorSchema>)]
     cursor: Option<String>,
 }
 
 /// List uploads
 #[utoipa::path(
     get, path = "/uploads", tag = "images", params(UploadQuery),
-    responses((status = 200, description = "Uploads, by build, provider and id.", body = Page<Upload>)),
+    responses((status = 200, description = "Uploads, by build, provider and id.", body = ListPage<ApiUpload>)),
     security((), ("token" = ["read"])),
 )]
 pub(crate) async fn list_uploads(
-    State(app): State<App>,
-    Reader(_): Reader,
-    Query(query): Query<UploadQuery>,
-) -> Result<Answer<Page<Upload>>> {
-    let place = Place::new(query.limit, query.cursor.as_deref())?;
+    State(app): State<ApiState>,
+    ReadAccess(_): ReadAccess,
+    QueryParams(query): QueryParams<UploadQuery>,
+) -> Result<JsonResponse<ListPage<ApiUpload>>> {
+    let pagination = Pagination::new(query.limit, query.cursor.as_deref())?;
     let mut found = Vec::new();
     app.views.images.for_each(|item| {
         if let (ImageId::Upload(key), ImageRecord::Upload(upload)) = (&item.id, &*item.value) {
@@ -230,29 +234,32 @@ pub(crate) async fn list_uploads(
             let provider = provider.is_none_or(|provider| provider == key.provider.as_str());
             let state = query.state.is_none_or(|state| state == upload.state);
             if image && provider && state {
-                found.push((upload_name(key), Upload::of(key, upload)));
+                found.push((upload_name(key), ApiUpload::of(key, upload)));
             }
         }
     });
     found.sort_by(|(a, _), (b, _)| a.cmp(b));
-    Ok(Answer::ok(place.fill(found)))
+    Ok(JsonResponse::ok(pagination.page(found)))
 }
 
-/// As in the path of an upload.
+/// Returns the id of an upload, as in its path.
 fn upload_name(key: &UploadKey) -> String {
     format!("{}/{}/{}", name_of(&key.build), key.provider, key.upload)
 }
 
 fn upload_key(build: &str, provider: &str, upload: &str) -> Result<UploadKey> {
-    let none = || {
-        Problem::not_found(format!(
-            "there is no upload {upload:?} of build {build:?} to provider {provider:?}"
+    let not_found = || {
+        ApiProblem::not_found(format!(
+            "no upload {upload:?} of build {build:?} to provider {provider:?}"
         ))
     };
     Ok(UploadKey {
-        build: images::parse_build(build).ok_or_else(none)?,
-        provider: provider.parse::<ProviderName>().ok().ok_or_else(none)?,
-        upload: upload.parse::<UploadId>().ok().ok_or_else(none)?,
+        build: images::parse_build(build).ok_or_else(not_found)?,
+        provider: provider
+            .parse::<ProviderName>()
+            .ok()
+            .ok_or_else(not_found)?,
+        upload: upload.parse::<UploadId>().ok().ok_or_else(not_found)?,
     })
 }
 
@@ -260,23 +267,23 @@ fn upload_key(build: &str, provider: &str, upload: &str) -> Result<UploadKey> {
 #[utoipa::path(
     get, path = "/uploads/{build}/{provider}/{id}", tag = "images",
     params(
-        ("build" = schema::BuildId, Path, description = "The build."),
+        ("build" = schema::BuildIdSchema, Path, description = "The build."),
         ("provider" = String, Path, description = "The provider."),
-        ("id" = schema::UploadId, Path, description = "Its id."),
+        ("id" = schema::UploadIdSchema, Path, description = "Its id."),
     ),
-    responses((status = 200, description = "The upload.", body = Upload)),
+    responses((status = 200, description = "The upload.", body = ApiUpload)),
     security((), ("token" = ["read"])),
 )]
 pub(crate) async fn show_upload(
-    State(app): State<App>,
-    Reader(_): Reader,
-    Named((build, provider, id)): Named<(String, String, String)>,
-) -> Result<Answer<Upload>> {
+    State(app): State<ApiState>,
+    ReadAccess(_): ReadAccess,
+    PathParams((build, provider, id)): PathParams<(String, String, String)>,
+) -> Result<JsonResponse<ApiUpload>> {
     let key = upload_key(&build, &provider, &id)?;
     let found = app.views.images.get(&ImageId::Upload(key.clone()));
     match found.as_ref().map(|item| &*item.value) {
-        Some(ImageRecord::Upload(upload)) => Ok(Answer::ok(Upload::of(&key, upload))),
-        _ => Err(Problem::not_found("there is no such upload")),
+        Some(ImageRecord::Upload(upload)) => Ok(JsonResponse::ok(ApiUpload::of(&key, upload))),
+        _ => Err(ApiProblem::not_found("no such upload")),
     }
 }
 
@@ -284,43 +291,45 @@ pub(crate) async fn show_upload(
 #[utoipa::path(
     delete, path = "/uploads/{build}/{provider}/{id}", tag = "images",
     params(
-        ("build" = schema::BuildId, Path, description = "The build."),
+        ("build" = schema::BuildIdSchema, Path, description = "The build."),
         ("provider" = String, Path, description = "The provider."),
-        ("id" = schema::UploadId, Path, description = "Its id."),
+        ("id" = schema::UploadIdSchema, Path, description = "Its id."),
     ),
     responses(
-        (status = 202, description = "It will be deleted.", body = Accepted),
-        (status = 409, description = "It is being uploaded.", body = Problem, content_type = "application/problem+json"),
+        (status = 202, description = "It will be deleted.", body = AcceptedResponse),
+        (status = 409, description = "It is being uploaded.", body = ApiProblem, content_type = "application/problem+json"),
     ),
     security(("token" = ["admin"])),
 )]
 pub(crate) async fn delete_upload(
-    State(app): State<App>,
-    Admin(caller): Admin,
-    Named((build, provider, id)): Named<(String, String, String)>,
-) -> Result<Answer<Accepted>> {
-    caller.concerns_everybody(Right::Admin)?;
+    State(app): State<ApiState>,
+    AdminAccess(caller): AdminAccess,
+    PathParams((build, provider, id)): PathParams<(String, String, String)>,
+) -> Result<JsonResponse<AcceptedResponse>> {
+    caller.require_all_tenants(Right::Admin)?;
     let key = upload_key(&build, &provider, &id)?;
     let deleted = images::delete_upload(&app.registry, &key, now()).await;
-    deleted.map_err(|error| problem("upload", error))?;
-    Ok(Accepted::answer("the builders will delete the upload"))
+    deleted.map_err(|error| operation_problem("upload", error))?;
+    Ok(AcceptedResponse::response(
+        "the builders will delete the upload",
+    ))
 }
 
-/// As events tell of a build or an upload.
-pub(crate) fn tell(item: &Item<ImageShape>) -> Option<(Subject, String)> {
+/// Renders a build or an upload as an event.
+pub(crate) fn to_event(item: &Item<ImageShape>) -> Option<(EventSubject, String)> {
     let (subject, image, json) = match (&item.id, &*item.value) {
         (ImageId::Build(key), ImageRecord::Build(build)) => (
-            Subject::new(Kind::Build, name_of(key)),
+            EventSubject::new(ObjectKind::Build, name_of(key)),
             &key.image,
-            serde_json::to_string(&Build::of(key, build)).ok()?,
+            serde_json::to_string(&ApiBuild::of(key, build)).ok()?,
         ),
         (ImageId::Upload(key), ImageRecord::Upload(upload)) => (
-            Subject::new(Kind::Upload, upload_name(key)),
+            EventSubject::new(ObjectKind::Upload, upload_name(key)),
             &key.build.image,
-            serde_json::to_string(&Upload::of(key, upload)).ok()?,
+            serde_json::to_string(&ApiUpload::of(key, upload)).ok()?,
         ),
         _ => return None,
     };
     let related = [image.as_str().into()].into();
-    Some((Subject { related, ..subject }, json))
+    Some((EventSubject { related, ..subject }, json))
 }

@@ -1,32 +1,32 @@
-//! Drains: what is to accept nothing new.
+//! Drains of launchers, providers, pools and labels.
 //!
-//! A drain has no other name than what is drained, so that is its address, and beginning one twice is beginning it
-//! once.
+//! A drain is identified by its target, so starting it again has no effect.
 
 use axum::extract::State;
 use axum::http::StatusCode;
-use nodeyard_launcher::Scope;
-use nodeyard_launcher::drain::{self, DrainShape, Picture};
 use nodeyard_model::{PoolName, ProviderName};
+use nodeyard_operations::drain::DrainScope;
+use nodeyard_operations::drain::{self, DrainShape, DrainSnapshot};
 use nodeyard_store::view::Item;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::access::{Operator, Reader, Right};
-use crate::answer::{Answer, Result};
-use crate::app::App;
-use crate::events::{Kind, Subject};
-use crate::extract::{Named, is_short};
-use crate::page::Page;
-use crate::problem::Problem;
+use crate::access::{OperateAccess, ReadAccess, Right};
+use crate::app::ApiState;
+use crate::events::{EventSubject, ObjectKind};
+use crate::extract::{PathParams, has_name_length};
+use crate::page::ListPage;
+use crate::problem::ApiProblem;
+use crate::response::{JsonResponse, Result};
 use crate::{schema, time};
 
-/// What is to accept nothing new.
+/// A drain: its target accepts no new requests.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Drain {
+#[schema(as = Drain)]
+pub(crate) struct ApiDrain {
     #[schema(inline)]
     kind: DrainKind,
-    /// The host of a launcher, or the name of a provider, pool or label.
+    /// The host of the launcher, or the name of the provider, pool or label.
     #[schema(examples("cloud"))]
     name: String,
     /// The provider of a pool.
@@ -45,38 +45,38 @@ pub(crate) enum DrainKind {
     Label,
 }
 
-/// A drain, and what is left of its work.
+/// A drain and its remaining work.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct DrainProgress {
     #[serde(flatten)]
-    drain: Drain,
-    /// Nothing is under way any more.
+    drain: ApiDrain,
+    /// Nothing is in progress any more.
     drained: bool,
-    /// Pools that take requests all the same: they have not noticed yet, or belong to Python Nodepool.
+    /// Pools that still accept requests: they have not noticed the drain yet, or belong to Python Nodepool.
     accepting: Vec<String>,
-    /// Requests that are being served.
+    /// Requests in progress.
     requests: Vec<String>,
-    /// Nodes on their way to or from a job, or under one.
+    /// Nodes that are launching, in use or being deleted.
     nodes: Vec<String>,
-    /// Nodes that are ready for nobody; they stay.
+    /// Ready nodes that are not allocated; they stay.
     idle: Vec<String>,
-    /// Nodes that are held for a person; they stay.
+    /// Held nodes; they stay.
     held: Vec<String>,
     /// Requests that wait for the end of a label's drain.
     waiting: Vec<String>,
 }
 
-impl Drain {
-    fn of(scope: &Scope, since: Option<String>) -> Self {
+impl ApiDrain {
+    fn of(scope: &DrainScope, since: Option<String>) -> Self {
         let (kind, name, provider) = match scope {
-            Scope::Launcher(host) => (DrainKind::Launcher, host.to_string(), None),
-            Scope::Provider(name) => (DrainKind::Provider, name.to_string(), None),
-            Scope::Pool(pool, provider) => (
+            DrainScope::Launcher(host) => (DrainKind::Launcher, host.to_string(), None),
+            DrainScope::Provider(name) => (DrainKind::Provider, name.to_string(), None),
+            DrainScope::Pool(pool, provider) => (
                 DrainKind::Pool,
                 pool.to_string(),
                 Some(provider.to_string()),
             ),
-            Scope::Label(label) => (DrainKind::Label, label.to_string(), None),
+            DrainScope::Label(label) => (DrainKind::Label, label.to_string(), None),
         };
         Self {
             kind,
@@ -90,61 +90,60 @@ impl Drain {
 /// List drains
 #[utoipa::path(
     get, path = "/drains", tag = "drains",
-    responses((status = 200, description = "All drains in force.", body = Page<Drain>)),
+    responses((status = 200, description = "All drains in force.", body = ListPage<ApiDrain>)),
     security((), ("token" = ["read"])),
 )]
 pub(crate) async fn list_drains(
-    State(app): State<App>,
-    Reader(_): Reader,
-) -> Result<Answer<Page<Drain>>> {
+    State(app): State<ApiState>,
+    ReadAccess(_): ReadAccess,
+) -> Result<JsonResponse<ListPage<ApiDrain>>> {
     let items = app.drains.items().into_iter();
-    let items = items.map(|item| Drain::of(&item.id, time::of_millis(item.stat.ctime)));
-    Ok(Answer::ok(Page {
+    let items = items.map(|item| ApiDrain::of(&item.id, time::of_millis(item.stat.ctime)));
+    Ok(JsonResponse::ok(ListPage {
         items: items.collect(),
         next: None,
     }))
 }
 
-/// Show a drain and what is left of its work
+/// Show a drain and its remaining work
 #[utoipa::path(
     get, path = "/drains/{kind}/{name}", tag = "drains",
     params(
-        ("kind" = schema::Drained, Path, description = "What kind of thing is drained."),
-        ("name" = String, Path, description = "Which one: the host of a launcher, the name of a provider, or a label."),
+        ("kind" = schema::DrainedSchema, Path, description = "The kind of target."),
+        ("name" = String, Path, description = "The target: the host of a launcher, the name of a provider, or a label."),
     ),
     responses((status = 200, description = "The drain.", body = DrainProgress)),
     security((), ("token" = ["read"])),
 )]
 pub(crate) async fn show_drain(
-    State(app): State<App>,
-    Reader(_): Reader,
-    Named((kind, name)): Named<(String, String)>,
-) -> Result<Answer<DrainProgress>> {
+    State(app): State<ApiState>,
+    ReadAccess(_): ReadAccess,
+    PathParams((kind, name)): PathParams<(String, String)>,
+) -> Result<JsonResponse<DrainProgress>> {
     progress(&app, &scope(&kind, name)?)
 }
 
-/// Begin a drain
+/// Start a drain
 ///
-/// What is drained accepts nothing new, on all launchers and until the drain is taken back. What is under way is
-/// finished.
+/// The target accepts no new requests, on all launchers, until the drain is ended. Work in progress is finished.
 #[utoipa::path(
     put, path = "/drains/{kind}/{name}", tag = "drains",
     params(
-        ("kind" = schema::Drained, Path, description = "What kind of thing is drained."),
-        ("name" = String, Path, description = "Which one: the host of a launcher, the name of a provider, or a label."),
+        ("kind" = schema::DrainedSchema, Path, description = "The kind of target."),
+        ("name" = String, Path, description = "The target: the host of a launcher, the name of a provider, or a label."),
     ),
     responses(
-        (status = 200, description = "It was in force already.", body = DrainProgress),
+        (status = 200, description = "It was already in force.", body = DrainProgress),
         (status = 201, description = "It is in force.", body = DrainProgress),
     ),
     security(("token" = ["operate"])),
 )]
 pub(crate) async fn begin_drain(
-    State(app): State<App>,
-    Operator(caller): Operator,
-    Named((kind, name)): Named<(String, String)>,
-) -> Result<Answer<DrainProgress>> {
-    caller.concerns_everybody(Right::Operate)?;
+    State(app): State<ApiState>,
+    OperateAccess(caller): OperateAccess,
+    PathParams((kind, name)): PathParams<(String, String)>,
+) -> Result<JsonResponse<DrainProgress>> {
+    caller.require_all_tenants(Right::Operate)?;
     begin(&app, &scope(&kind, name)?).await
 }
 
@@ -152,22 +151,22 @@ pub(crate) async fn begin_drain(
 #[utoipa::path(
     delete, path = "/drains/{kind}/{name}", tag = "drains",
     params(
-        ("kind" = schema::Drained, Path, description = "What kind of thing is drained."),
-        ("name" = String, Path, description = "Which one: the host of a launcher, the name of a provider, or a label."),
+        ("kind" = schema::DrainedSchema, Path, description = "The kind of target."),
+        ("name" = String, Path, description = "The target: the host of a launcher, the name of a provider, or a label."),
     ),
-    responses((status = 204, description = "It takes requests again.")),
+    responses((status = 204, description = "It accepts requests again.")),
     security(("token" = ["operate"])),
 )]
 pub(crate) async fn end_drain(
-    State(app): State<App>,
-    Operator(caller): Operator,
-    Named((kind, name)): Named<(String, String)>,
+    State(app): State<ApiState>,
+    OperateAccess(caller): OperateAccess,
+    PathParams((kind, name)): PathParams<(String, String)>,
 ) -> Result<StatusCode> {
-    caller.concerns_everybody(Right::Operate)?;
+    caller.require_all_tenants(Right::Operate)?;
     end(&app, &scope(&kind, name)?).await
 }
 
-/// Show the drain of a pool and what is left of its work
+/// Show the drain of a pool and its remaining work
 #[utoipa::path(
     get, path = "/drains/pool/{provider}/{pool}", tag = "drains",
     params(("provider" = String, Path, description = "The provider."), ("pool" = String, Path, description = "The pool.")),
@@ -175,29 +174,29 @@ pub(crate) async fn end_drain(
     security((), ("token" = ["read"])),
 )]
 pub(crate) async fn show_pool_drain(
-    State(app): State<App>,
-    Reader(_): Reader,
-    Named((provider, pool)): Named<(String, String)>,
-) -> Result<Answer<DrainProgress>> {
+    State(app): State<ApiState>,
+    ReadAccess(_): ReadAccess,
+    PathParams((provider, pool)): PathParams<(String, String)>,
+) -> Result<JsonResponse<DrainProgress>> {
     progress(&app, &pool_scope(&provider, &pool)?)
 }
 
-/// Begin the drain of a pool
+/// Start the drain of a pool
 #[utoipa::path(
     put, path = "/drains/pool/{provider}/{pool}", tag = "drains",
     params(("provider" = String, Path, description = "The provider."), ("pool" = String, Path, description = "The pool.")),
     responses(
-        (status = 200, description = "It was in force already.", body = DrainProgress),
+        (status = 200, description = "It was already in force.", body = DrainProgress),
         (status = 201, description = "It is in force.", body = DrainProgress),
     ),
     security(("token" = ["operate"])),
 )]
 pub(crate) async fn begin_pool_drain(
-    State(app): State<App>,
-    Operator(caller): Operator,
-    Named((provider, pool)): Named<(String, String)>,
-) -> Result<Answer<DrainProgress>> {
-    caller.concerns_everybody(Right::Operate)?;
+    State(app): State<ApiState>,
+    OperateAccess(caller): OperateAccess,
+    PathParams((provider, pool)): PathParams<(String, String)>,
+) -> Result<JsonResponse<DrainProgress>> {
+    caller.require_all_tenants(Right::Operate)?;
     begin(&app, &pool_scope(&provider, &pool)?).await
 }
 
@@ -205,80 +204,82 @@ pub(crate) async fn begin_pool_drain(
 #[utoipa::path(
     delete, path = "/drains/pool/{provider}/{pool}", tag = "drains",
     params(("provider" = String, Path, description = "The provider."), ("pool" = String, Path, description = "The pool.")),
-    responses((status = 204, description = "It takes requests again.")),
+    responses((status = 204, description = "It accepts requests again.")),
     security(("token" = ["operate"])),
 )]
 pub(crate) async fn end_pool_drain(
-    State(app): State<App>,
-    Operator(caller): Operator,
-    Named((provider, pool)): Named<(String, String)>,
+    State(app): State<ApiState>,
+    OperateAccess(caller): OperateAccess,
+    PathParams((provider, pool)): PathParams<(String, String)>,
 ) -> Result<StatusCode> {
-    caller.concerns_everybody(Right::Operate)?;
+    caller.require_all_tenants(Right::Operate)?;
     end(&app, &pool_scope(&provider, &pool)?).await
 }
 
-fn scope(kind: &str, name: String) -> Result<Scope> {
-    let unknown = || Problem::not_found(format!("nothing of kind {kind:?} can be called {name:?}"));
-    if !is_short(&name) {
+fn scope(kind: &str, name: String) -> Result<DrainScope> {
+    let unknown = || ApiProblem::not_found(format!("invalid drain: {kind} {name:?}"));
+    if !has_name_length(&name) {
         return Err(unknown());
     }
     Ok(match kind {
-        "launcher" => Scope::Launcher(name.into()),
-        "provider" => Scope::Provider(ProviderName::new(name.as_str()).map_err(|_| unknown())?),
-        "label" => Scope::Label(name.as_str().into()),
+        "launcher" => DrainScope::Launcher(name.into()),
+        "provider" => {
+            DrainScope::Provider(ProviderName::new(name.as_str()).map_err(|_| unknown())?)
+        }
+        "label" => DrainScope::Label(name.as_str().into()),
         _ => return Err(unknown()),
     })
 }
 
-fn pool_scope(provider: &str, pool: &str) -> Result<Scope> {
-    let unknown = || Problem::not_found(format!("there can be no pool {provider:?}/{pool:?}"));
-    if !is_short(pool) || !is_short(provider) {
+fn pool_scope(provider: &str, pool: &str) -> Result<DrainScope> {
+    let unknown = || ApiProblem::not_found(format!("invalid pool {provider:?}/{pool:?}"));
+    if !has_name_length(pool) || !has_name_length(provider) {
         return Err(unknown());
     }
     let name = ProviderName::new(provider).map_err(|_| unknown())?;
-    Ok(Scope::Pool(PoolName::new(pool), name))
+    Ok(DrainScope::Pool(PoolName::new(pool), name))
 }
 
-async fn begin(app: &App, scope: &Scope) -> Result<Answer<DrainProgress>> {
+async fn begin(app: &ApiState, scope: &DrainScope) -> Result<JsonResponse<DrainProgress>> {
     let new = drain::begin(&**app.registry.tree(), scope).await?;
     app.drains.synced().await?;
-    let Answer(_, shown) = progress(app, scope)?;
+    let JsonResponse(_, shown) = progress(app, scope)?;
     let status = if new {
         StatusCode::CREATED
     } else {
         StatusCode::OK
     };
-    Ok(Answer(status, shown))
+    Ok(JsonResponse(status, shown))
 }
 
-async fn end(app: &App, scope: &Scope) -> Result<StatusCode> {
+async fn end(app: &ApiState, scope: &DrainScope) -> Result<StatusCode> {
     if drain::end(&**app.registry.tree(), scope).await? {
         app.drains.deleted(scope);
         Ok(StatusCode::NO_CONTENT)
     } else {
-        Err(Problem::not_found(format!("{scope} is not drained")))
+        Err(ApiProblem::not_found(format!("{scope} is not drained")))
     }
 }
 
-fn progress(app: &App, scope: &Scope) -> Result<Answer<DrainProgress>> {
+fn progress(app: &ApiState, scope: &DrainScope) -> Result<JsonResponse<DrainProgress>> {
     let item = app.drains.get(scope);
-    let item = item.ok_or_else(|| Problem::not_found(format!("{scope} is not drained")))?;
+    let item = item.ok_or_else(|| ApiProblem::not_found(format!("{scope} is not drained")))?;
     let pools = app.views.pools.items().into_iter();
     let requests = app.views.requests.items().into_iter();
     let nodes = app.views.nodes.items().into_iter();
-    let picture = Picture {
+    let snapshot = DrainSnapshot {
         pools: pools.map(|item| (*item.value).clone()).collect(),
         requests: requests
             .map(|item| (item.id, (*item.value).clone()))
             .collect(),
         nodes: nodes.map(|item| (item.id, (*item.value).clone())).collect(),
     };
-    let left = picture.remaining(scope);
+    let left = snapshot.remaining(scope);
     fn texts<T: ToString>(all: &[T]) -> Vec<String> {
         all.iter().map(ToString::to_string).collect()
     }
-    Ok(Answer::ok(DrainProgress {
-        drain: Drain::of(scope, time::of_millis(item.stat.ctime)),
+    Ok(JsonResponse::ok(DrainProgress {
+        drain: ApiDrain::of(scope, time::of_millis(item.stat.ctime)),
         drained: left.is_drained(),
         accepting: texts(&left.accepting),
         requests: left
@@ -293,9 +294,12 @@ fn progress(app: &App, scope: &Scope) -> Result<Answer<DrainProgress>> {
     }))
 }
 
-/// As events tell of it.
-pub(crate) fn tell(item: &Item<DrainShape>) -> Option<(Subject, String)> {
-    let drain = Drain::of(&item.id, time::of_millis(item.stat.ctime));
+/// Renders a drain as an event.
+pub(crate) fn to_event(item: &Item<DrainShape>) -> Option<(EventSubject, String)> {
+    let drain = ApiDrain::of(&item.id, time::of_millis(item.stat.ctime));
     let json = serde_json::to_string(&drain).ok()?;
-    Some((Subject::new(Kind::Drain, item.id.to_string()), json))
+    Some((
+        EventSubject::new(ObjectKind::Drain, item.id.to_string()),
+        json,
+    ))
 }

@@ -1,41 +1,42 @@
-//! Images: what there are, and what is asked of them.
+//! Images: list, build, pause.
 
 use async_trait::async_trait;
 use axum::extract::State;
 use axum::http::StatusCode;
-use nodeyard_api::MarkShape;
+use nodeyard_api::ImageMarkerShape;
 use nodeyard_model::ImageName;
 use nodeyard_operations::{Error, images};
 use nodeyard_store::view::{Changes, Shape, View};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::access::{Operator, Reader, Right};
-use crate::answer::{Answer, Result};
-use crate::app::App;
-use crate::events::{Follow, Kind, Subject};
-use crate::extract::{Named, Query};
-use crate::page::{Page, PageQuery, Place};
-use crate::problem::Problem;
+use crate::access::{OperateAccess, ReadAccess, Right};
+use crate::app::ApiState;
+use crate::events::{EventSource, EventSubject, ObjectKind};
+use crate::extract::{PathParams, QueryParams};
+use crate::page::{ListPage, PageQuery, Pagination};
+use crate::problem::ApiProblem;
+use crate::response::{JsonResponse, Result};
 use crate::time;
 
 /// An image.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Image {
+#[schema(as = Image)]
+pub(crate) struct ApiImage {
     #[schema(examples("debian"))]
     name: String,
-    /// It is kept from being built.
+    /// Builds of the image are paused.
     paused: bool,
-    /// When a build was asked for that is not there yet.
+    /// When the outstanding build was requested.
     #[schema(format = DateTime)]
     asked: Option<String>,
-    /// Somebody is at work on the build that was asked for.
+    /// The requested build is in progress.
     building: bool,
 }
 
-impl From<nodeyard_api::ImageRow> for Image {
+impl From<nodeyard_api::ImageRow> for ApiImage {
     fn from(row: nodeyard_api::ImageRow) -> Self {
-        let asked = row.request.map(|request| request.asked);
+        let asked = row.request.map(|request| request.requested_at);
         Self {
             name: row.image.to_string(),
             paused: row.paused,
@@ -48,23 +49,23 @@ impl From<nodeyard_api::ImageRow> for Image {
 /// List images
 #[utoipa::path(
     get, path = "/images", tag = "images", params(PageQuery),
-    responses((status = 200, description = "Images, in the order of their names.", body = Page<Image>)),
+    responses((status = 200, description = "Images, in the order of their names.", body = ListPage<ApiImage>)),
     security((), ("token" = ["read"])),
 )]
 pub(crate) async fn list_images(
-    State(app): State<App>,
-    Reader(_): Reader,
-    Query(query): Query<PageQuery>,
-) -> Result<Answer<Page<Image>>> {
-    let place = Place::new(query.limit, query.cursor.as_deref())?;
+    State(app): State<ApiState>,
+    ReadAccess(_): ReadAccess,
+    QueryParams(query): QueryParams<PageQuery>,
+) -> Result<JsonResponse<ListPage<ApiImage>>> {
+    let pagination = Pagination::new(query.limit, query.cursor.as_deref())?;
     let rows = all(&app).into_iter();
-    let rows = rows.map(|row| (row.image.clone(), Image::from(row)));
-    Ok(Answer::ok(place.fill(rows)))
+    let rows = rows.map(|row| (row.image.clone(), ApiImage::from(row)));
+    Ok(JsonResponse::ok(pagination.page(rows)))
 }
 
-/// Those that are known, and those that are configured and nobody has touched yet.
-fn all(app: &App) -> Vec<nodeyard_api::ImageRow> {
-    let mut rows: Vec<_> = nodeyard_api::image_rows(&app.views.marks).collect();
+/// Returns the images in the store and those in the configuration.
+fn all(app: &ApiState) -> Vec<nodeyard_api::ImageRow> {
+    let mut rows: Vec<_> = nodeyard_api::image_rows(&app.views.image_markers).collect();
     let config = app.config();
     for name in config.images.keys() {
         let Ok(image) = ImageName::new(name.as_str()) else {
@@ -85,138 +86,141 @@ fn all(app: &App) -> Vec<nodeyard_api::ImageRow> {
 /// Show an image
 #[utoipa::path(
     get, path = "/images/{image}", tag = "images", params(("image" = String, Path, description = "Its name.")),
-    responses((status = 200, description = "The image.", body = Image)),
+    responses((status = 200, description = "The image.", body = ApiImage)),
     security((), ("token" = ["read"])),
 )]
 pub(crate) async fn show_image(
-    State(app): State<App>,
-    Reader(_): Reader,
-    Named(name): Named<String>,
-) -> Result<Answer<Image>> {
+    State(app): State<ApiState>,
+    ReadAccess(_): ReadAccess,
+    PathParams(name): PathParams<String>,
+) -> Result<JsonResponse<ApiImage>> {
     let row = all(&app).into_iter().find(|row| row.image.as_str() == name);
     let row = row.ok_or_else(|| no_image(&name))?;
-    Ok(Answer::ok(row.into()))
+    Ok(JsonResponse::ok(row.into()))
 }
 
-fn no_image(name: &str) -> Problem {
-    Problem::not_found(format!(
-        "there is no image {name:?}, neither in the configuration nor in the store"
+fn no_image(name: &str) -> ApiProblem {
+    ApiProblem::not_found(format!(
+        "no image {name:?} in the configuration or in the store"
     ))
 }
 
-fn known(app: &App, name: &str) -> Result<ImageName> {
+fn known(app: &ApiState, name: &str) -> Result<ImageName> {
     let row = all(app).into_iter().find(|row| row.image.as_str() == name);
     row.map(|row| row.image).ok_or_else(|| no_image(name))
 }
 
-/// What was asked for has been written down; whoever does it does so when they can.
+/// An accepted change that a launcher or builder will carry out.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Accepted {
+#[schema(as = Accepted)]
+pub(crate) struct AcceptedResponse {
     /// What will happen.
     #[schema(examples("a builder will build debian"))]
     detail: String,
 }
 
-impl Accepted {
-    pub(super) fn answer(detail: impl Into<String>) -> Answer<Self> {
+impl AcceptedResponse {
+    pub(super) fn response(detail: impl Into<String>) -> JsonResponse<Self> {
         let detail = detail.into();
-        Answer(StatusCode::ACCEPTED, Self { detail })
+        JsonResponse(StatusCode::ACCEPTED, Self { detail })
     }
 }
 
-/// Ask for a build of an image
+/// Request a build of an image
 ///
-/// Builders see it until one of them has built the image. Asking twice is asking once.
+/// The request stays until a builder has built the image. Repeating it has no effect.
 #[utoipa::path(
     post, path = "/images/{image}/builds", tag = "images", params(("image" = String, Path, description = "Its name.")),
     responses(
-        (status = 202, description = "It was asked for.", body = Accepted),
-        (status = 409, description = "Nobody would build it.", body = Problem, content_type = "application/problem+json"),
+        (status = 202, description = "The build is requested.", body = AcceptedResponse),
+        (status = 409, description = "No builder would build it.", body = ApiProblem, content_type = "application/problem+json"),
     ),
     security(("token" = ["operate"])),
 )]
 pub(crate) async fn build_image(
-    State(app): State<App>,
-    Operator(caller): Operator,
-    Named(name): Named<String>,
-) -> Result<Answer<Accepted>> {
-    caller.concerns_everybody(Right::Operate)?;
+    State(app): State<ApiState>,
+    OperateAccess(caller): OperateAccess,
+    PathParams(name): PathParams<String>,
+) -> Result<JsonResponse<AcceptedResponse>> {
+    caller.require_all_tenants(Right::Operate)?;
     let image = known(&app, &name)?;
     match images::request_build(&app.registry, Some(&*app.config()), &image).await {
-        Ok(()) => Ok(Accepted::answer(format!("a builder will build {image}"))),
+        Ok(()) => Ok(AcceptedResponse::response(format!(
+            "a builder will build {image}"
+        ))),
         Err(error @ (Error::NotConfigured | Error::PausedByConfiguration)) => {
-            Err(Problem::conflict(format!("image {image}: {error}")))
+            Err(ApiProblem::conflict(format!("image {image}: {error}")))
         }
-        Err(error) => Err(problem("image", error)),
+        Err(error) => Err(operation_problem("image", error)),
     }
 }
 
-/// Keep an image from being built and uploaded
+/// Pause builds and uploads of an image
 #[utoipa::path(
     put, path = "/images/{image}/pause", tag = "images", params(("image" = String, Path, description = "Its name.")),
     responses(
-        (status = 200, description = "It is paused.", body = Image),
-        (status = 409, description = "Nothing is known of it yet.", body = Problem, content_type = "application/problem+json"),
+        (status = 200, description = "It is paused.", body = ApiImage),
+        (status = 409, description = "No builder has registered it yet.", body = ApiProblem, content_type = "application/problem+json"),
     ),
     security(("token" = ["operate"])),
 )]
 pub(crate) async fn pause_image(
-    State(app): State<App>,
-    Operator(caller): Operator,
-    Named(name): Named<String>,
-) -> Result<Answer<Image>> {
-    caller.concerns_everybody(Right::Operate)?;
+    State(app): State<ApiState>,
+    OperateAccess(caller): OperateAccess,
+    PathParams(name): PathParams<String>,
+) -> Result<JsonResponse<ApiImage>> {
+    caller.require_all_tenants(Right::Operate)?;
     let image = known(&app, &name)?;
     match images::pause(&app.registry, &image).await {
         Ok(()) => after(&app, &image).await,
-        Err(Error::Unheard) => Err(Problem::conflict(format!(
-            "image {image} cannot be paused before something is known of it; ask for a build first"
+        Err(Error::UnknownImage) => Err(ApiProblem::conflict(format!(
+            "image {image} cannot be paused before a builder has registered it; request a build first"
         ))),
-        Err(error) => Err(problem("image", error)),
+        Err(error) => Err(operation_problem("image", error)),
     }
 }
 
-/// Take a pause back
+/// End the pause of an image
 #[utoipa::path(
     delete, path = "/images/{image}/pause", tag = "images", params(("image" = String, Path, description = "Its name.")),
-    responses((status = 200, description = "It is not paused.", body = Image)),
+    responses((status = 200, description = "It is not paused.", body = ApiImage)),
     security(("token" = ["operate"])),
 )]
 pub(crate) async fn unpause_image(
-    State(app): State<App>,
-    Operator(caller): Operator,
-    Named(name): Named<String>,
-) -> Result<Answer<Image>> {
-    caller.concerns_everybody(Right::Operate)?;
+    State(app): State<ApiState>,
+    OperateAccess(caller): OperateAccess,
+    PathParams(name): PathParams<String>,
+) -> Result<JsonResponse<ApiImage>> {
+    caller.require_all_tenants(Right::Operate)?;
     let image = known(&app, &name)?;
     let unpaused = images::unpause(&app.registry, &image).await;
-    unpaused.map_err(|error| problem("image", error))?;
+    unpaused.map_err(|error| operation_problem("image", error))?;
     after(&app, &image).await
 }
 
-/// The image, with the change that was just made.
-async fn after(app: &App, image: &ImageName) -> Result<Answer<Image>> {
-    app.views.marks.synced().await?;
+/// Returns the image with the change that was just made.
+async fn after(app: &ApiState, image: &ImageName) -> Result<JsonResponse<ApiImage>> {
+    app.views.image_markers.synced().await?;
     let row = all(app).into_iter().find(|row| row.image == *image);
     let row = row.ok_or_else(|| no_image(image.as_str()))?;
-    Ok(Answer::ok(row.into()))
+    Ok(JsonResponse::ok(row.into()))
 }
 
-/// Why nothing was done to a thing of this kind.
-pub(super) fn problem(what: &str, error: Error) -> Problem {
+/// Maps an error of an operation on an object of this kind.
+pub(super) fn operation_problem(what: &str, error: Error) -> ApiProblem {
     match error {
-        Error::Gone => Problem::not_found(format!("the {what} is not there")),
+        Error::Gone => ApiProblem::not_found(format!("the {what} does not exist")),
         Error::Store(error) => error.into(),
-        other => Problem::conflict(format!("the {what} cannot be changed: {other}")),
+        other => ApiProblem::conflict(format!("failed to change the {what}: {other}")),
     }
 }
 
-/// Images, as events tell of them: several records make one.
-pub(crate) struct ImageFeed(pub(crate) View<MarkShape>);
+/// The source of events about images, each of which is made up of several records.
+pub(crate) struct ImageEventSource(pub(crate) View<ImageMarkerShape>);
 
 #[async_trait]
-impl Follow for ImageFeed {
-    type Id = <MarkShape as Shape>::Id;
+impl EventSource for ImageEventSource {
+    type Id = <ImageMarkerShape as Shape>::Id;
     type Key = ImageName;
 
     fn changes(&self) -> Changes<Self::Id> {
@@ -227,14 +231,14 @@ impl Follow for ImageFeed {
         self.0.synced().await
     }
 
-    fn key(&self, mark: &nodeyard_api::Mark) -> ImageName {
+    fn key(&self, mark: &nodeyard_api::ImageMarker) -> ImageName {
         mark.image().clone()
     }
 
-    fn show(&self, image: &ImageName) -> Option<(Subject, String)> {
+    fn show(&self, image: &ImageName) -> Option<(EventSubject, String)> {
         let row = nodeyard_api::image_rows(&self.0).find(|row| row.image == *image)?;
-        let json = serde_json::to_string(&Image::from(row)).ok()?;
-        Some((Subject::new(Kind::Image, image.as_str()), json))
+        let json = serde_json::to_string(&ApiImage::from(row)).ok()?;
+        Some((EventSubject::new(ObjectKind::Image, image.as_str()), json))
     }
 
     fn keys(&self) -> Vec<ImageName> {

@@ -1,51 +1,52 @@
-//! What this is.
+//! Information about the server.
 
 use axum::extract::State;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::access::{Reader, Right};
-use crate::answer::{Answer, Result};
-use crate::app::App;
+use crate::access::{ReadAccess, Right};
+use crate::app::ApiState;
+use crate::response::{JsonResponse, Result};
 
-/// What answers here, and as whom it sees the caller.
+/// Information about the server and the caller.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Info {
+#[schema(as = Info)]
+pub(crate) struct ApiInfo {
     #[schema(examples("nodeyard"))]
     name: &'static str,
-    /// Of the program.
+    /// The version of the program.
     #[schema(examples("0.1.0"))]
     version: &'static str,
-    /// Of the API.
+    /// The version of the API.
     #[schema(examples("v1"))]
     api: &'static str,
-    /// The launcher has looked at everything and works.
+    /// The launcher has completed its first pass.
     ready: bool,
     caller: Whoami,
 }
 
-/// As whom the server sees the caller.
+/// The caller as the server has authenticated it.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Whoami {
-    /// The name of the token; null without one.
+    /// The name of the token; null without a token.
     token: Option<String>,
-    /// What it allows.
+    /// The right of the token.
     right: Right,
-    /// The tenant it is confined to.
+    /// The tenant that the token is confined to.
     tenant: Option<String>,
 }
 
-/// Show what answers here
+/// Show information about the server
 #[utoipa::path(
     get, path = "/info", tag = "info",
-    responses((status = 200, description = "What answers here.", body = Info)),
+    responses((status = 200, description = "The server.", body = ApiInfo)),
     security((), ("token" = ["read"])),
 )]
 pub(crate) async fn show_info(
-    State(app): State<App>,
-    Reader(caller): Reader,
-) -> Result<Answer<Info>> {
-    Ok(Answer::ok(Info {
+    State(app): State<ApiState>,
+    ReadAccess(caller): ReadAccess,
+) -> Result<JsonResponse<ApiInfo>> {
+    Ok(JsonResponse::ok(ApiInfo {
         name: "nodeyard",
         version: env!("CARGO_PKG_VERSION"),
         api: "v1",

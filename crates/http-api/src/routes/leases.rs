@@ -1,6 +1,6 @@
-//! Leases: keeping nodes, giving them back.
+//! Leases: list, renew, release.
 
-mod shown;
+mod representation;
 
 use std::time::Duration;
 
@@ -12,38 +12,38 @@ use nodeyard_store::view::Changes;
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
-use super::refusal::refused;
-use super::requests::{Explanation, explain};
-use crate::access::{Caller, Insider, Requestor, Right};
-use crate::answer::{Answer, Result};
-use crate::app::App;
-use crate::events::{Follow, Kind, Subject};
-use crate::extract::{Named, OptionalJson, Query};
-use crate::page::{Page, Place};
-use crate::problem::Problem;
+use super::lease_errors::lease_problem;
+use super::requests::{RequestExplanation, explain};
+use crate::access::{ApiCaller, RequestAccess, Right, TenantDataAccess};
+use crate::app::ApiState;
+use crate::events::{EventSource, EventSubject, ObjectKind};
+use crate::extract::{OptionalJsonBody, PathParams, QueryParams};
+use crate::integer::optional_integer;
+use crate::page::{ListPage, Pagination};
+use crate::problem::ApiProblem;
+use crate::response::{JsonResponse, Result};
 use crate::schema;
-use crate::whole::maybe_whole;
 
-pub(super) use self::shown::{ConnectionInfo, Lease};
+pub(super) use self::representation::{ApiLease, ConnectionInfo};
 
-/// The longest that an answer is waited for.
-const MOST_WAIT: u64 = 60;
+/// The longest `wait`, in seconds.
+const MAX_WAIT: u64 = 60;
 
-/// Who may look at a lease is decided by its tenant; who may touch it must be its requestor, or of its tenant, or an
-/// operator.
-fn may_use(caller: &Caller, lease: &lease::Lease) -> bool {
+/// Returns whether the caller may use a lease: its requestor, callers of its tenant, and operators. Reading it needs
+/// only that the tenant is visible.
+fn may_use(caller: &ApiCaller, lease: &lease::Lease) -> bool {
     let own = caller.tenant().is_some() || caller.name.as_deref() == Some(&*lease.requestor);
     caller.may(Right::Operate) || own && caller.may(Right::Request)
 }
 
-pub(super) fn must_use(caller: &Caller, lease: &lease::Lease) -> Result<()> {
+pub(super) fn must_use(caller: &ApiCaller, lease: &lease::Lease) -> Result<()> {
     if may_use(caller, lease) {
         return Ok(());
     }
-    Err(Problem::forbidden(
+    Err(ApiProblem::forbidden(
         Right::Operate,
         format!(
-            "the lease is {:?}'s; without the right \"operate\" a token can only use its own",
+            "the lease belongs to {:?}; without the right \"operate\" a token can only use its own",
             lease.requestor
         ),
     ))
@@ -55,62 +55,62 @@ pub(super) fn must_use(caller: &Caller, lease: &lease::Lease) -> Result<()> {
 #[serde(deny_unknown_fields)]
 pub(crate) struct LeaseQuery {
     /// Only in this phase.
-    #[param(value_type = Option<schema::LeasePhase>)]
+    #[param(value_type = Option<schema::LeasePhaseSchema>)]
     phase: Option<LeasePhase>,
     /// Only of this requestor.
     requestor: Option<String>,
-    /// How many to list at once.
+    /// The maximum number of items.
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: Option<u32>,
-    /// The `next` of the page before.
-    #[param(value_type = Option<schema::Cursor>)]
+    /// The `next` of the previous page.
+    #[param(value_type = Option<schema::CursorSchema>)]
     cursor: Option<String>,
 }
 
 /// List leases
 #[utoipa::path(
     get, path = "/leases", tag = "leases", params(LeaseQuery),
-    responses((status = 200, description = "Leases, in the order of their ids.", body = Page<Lease>)),
+    responses((status = 200, description = "Leases, in the order of their ids.", body = ListPage<ApiLease>)),
     security((), ("token" = ["read"])),
 )]
 pub(crate) async fn list_leases(
-    State(app): State<App>,
-    Insider(caller): Insider,
-    Query(query): Query<LeaseQuery>,
-) -> Result<Answer<Page<Lease>>> {
-    let place = Place::new(query.limit, query.cursor.as_deref())?;
-    let mut found = app.leases.list(&caller.as_lessee());
+    State(app): State<ApiState>,
+    TenantDataAccess(caller): TenantDataAccess,
+    QueryParams(query): QueryParams<LeaseQuery>,
+) -> Result<JsonResponse<ListPage<ApiLease>>> {
+    let pagination = Pagination::new(query.limit, query.cursor.as_deref())?;
+    let mut found = app.leases.list(&caller.to_lease_caller());
     found.retain(|status| {
         let phase = query.phase.is_none_or(|phase| phase == status.lease.phase);
         let requestor = query.requestor.as_deref();
         phase && requestor.is_none_or(|requestor| requestor == &*status.lease.requestor)
     });
-    let page = place.fill(found.iter().map(|status| (status.id, status)));
+    let page = pagination.page(found.iter().map(|status| (status.id, status)));
     let items = page.items.into_iter();
-    Ok(Answer::ok(Page {
+    Ok(JsonResponse::ok(ListPage {
         items: items
-            .map(|status| Lease::for_caller(&caller, status))
+            .map(|status| ApiLease::for_caller(&caller, status))
             .collect(),
         next: page.next,
     }))
 }
 
-/// How long to wait.
+/// How long to wait for a change.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct WaitQuery {
-    /// Answer when there is nothing to wait for any more, at the latest after so many seconds.
+    /// Respond when the lease or request is settled, or after this many seconds.
     #[param(maximum = 60)]
     wait: Option<u64>,
 }
 
 impl WaitQuery {
-    pub(super) fn patience(&self) -> Result<Duration> {
+    pub(super) fn timeout(&self) -> Result<Duration> {
         let wait = self.wait.unwrap_or(0);
-        if wait > MOST_WAIT {
-            return Err(Problem::bad_request(format!(
-                "`wait` is {wait}; it must be at most {MOST_WAIT}"
+        if wait > MAX_WAIT {
+            return Err(ApiProblem::bad_request(format!(
+                "`wait` is {wait}; it must be at most {MAX_WAIT}"
             )));
         }
         Ok(Duration::from_secs(wait))
@@ -119,147 +119,166 @@ impl WaitQuery {
 
 /// Show a lease
 ///
-/// With `wait` the answer comes when it has its nodes, or will not get any.
+/// With `wait`, responds when the lease has its nodes or will not get any.
 #[utoipa::path(
     get, path = "/leases/{id}", tag = "leases",
-    params(("id" = schema::LeaseId, Path, description = "Its id."), WaitQuery),
-    responses((status = 200, description = "The lease.", body = Lease)),
+    params(("id" = schema::LeaseIdSchema, Path, description = "Its id."), WaitQuery),
+    responses((status = 200, description = "The lease.", body = ApiLease)),
     security((), ("token" = ["read"])),
 )]
 pub(crate) async fn show_lease(
-    State(app): State<App>,
-    Insider(caller): Insider,
-    Named(id): Named<String>,
-    Query(query): Query<WaitQuery>,
-) -> Result<Answer<Lease>> {
-    let patience = query.patience()?;
+    State(app): State<ApiState>,
+    TenantDataAccess(caller): TenantDataAccess,
+    PathParams(id): PathParams<String>,
+    QueryParams(query): QueryParams<WaitQuery>,
+) -> Result<JsonResponse<ApiLease>> {
+    let timeout = query.timeout()?;
     let id = lease_id(&id)?;
-    let lessee = caller.as_lessee();
-    let waiter = app.hub.waiting.join(Kind::Lease, &id.to_string());
+    let lease_caller = caller.to_lease_caller();
+    let waiter = app.hub.waiters.join(ObjectKind::Lease, &id.to_string());
     let settled = async {
         loop {
             let change = waiter.next_change();
-            let status = app.leases.get(&lessee, id).await?;
+            let status = app.leases.get(&lease_caller, id).await?;
             if status.lease.phase.is_settled() {
                 return Ok(status);
             }
             change.await;
         }
     };
-    let status = match app.wait(patience, settled).await? {
+    let status = match app.wait(timeout, settled).await? {
         Some(settled) => settled,
-        None => app.leases.get(&lessee, id).await,
+        None => app.leases.get(&lease_caller, id).await,
     };
-    let status = status.map_err(refused)?;
-    Ok(Answer::ok(Lease::for_caller(&caller, &status)))
+    let status = status.map_err(lease_problem)?;
+    Ok(JsonResponse::ok(ApiLease::for_caller(&caller, &status)))
 }
 
 pub(super) fn lease_id(text: &str) -> Result<LeaseId> {
     let id = text.parse();
-    id.map_err(|_| Problem::not_found(format!("there is no lease {text:?}")))
+    id.map_err(|_| ApiProblem::not_found(format!("no lease {text:?}")))
 }
 
-/// A lease that the caller may touch.
-pub(super) async fn own(app: &App, caller: &Caller, id: LeaseId) -> Result<LeaseStatus> {
-    let status = app.leases.get(&caller.as_lessee(), id).await;
-    let status = status.map_err(refused)?;
+/// Returns a lease that the caller may use.
+pub(super) async fn find_usable(
+    app: &ApiState,
+    caller: &ApiCaller,
+    id: LeaseId,
+) -> Result<LeaseStatus> {
+    let status = app.leases.get(&caller.to_lease_caller(), id).await;
+    let status = status.map_err(lease_problem)?;
     must_use(caller, &status.lease)?;
     Ok(status)
 }
 
-/// For how long to renew.
+/// The time to renew for.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(examples(json!({"duration": 600})))]
-pub(crate) struct Renewal {
-    /// Seconds from now on; the time that was asked for when absent.
-    #[serde(default, deserialize_with = "maybe_whole")]
+#[schema(as = Renewal)]
+pub(crate) struct RenewRequest {
+    /// Seconds from now on; the duration of the request if absent.
+    #[serde(default, deserialize_with = "optional_integer")]
     #[schema(minimum = 1, maximum = 2_592_000)]
     pub(super) duration: Option<u64>,
 }
 
 /// Renew a lease
 ///
-/// A lease that is not renewed in time ends, and its nodes are given back.
+/// A lease that is not renewed in time ends, and its nodes are released.
 #[utoipa::path(
-    post, path = "/leases/{id}/renew", tag = "leases", request_body = Option<Renewal>,
-    params(("id" = schema::LeaseId, Path, description = "Its id.")),
+    post, path = "/leases/{id}/renew", tag = "leases", request_body = Option<RenewRequest>,
+    params(("id" = schema::LeaseIdSchema, Path, description = "Its id.")),
     responses(
-        (status = 200, description = "It is renewed.", body = Lease),
-        (status = 409, description = "It is over.", body = Problem, content_type = "application/problem+json"),
+        (status = 200, description = "It is renewed.", body = ApiLease),
+        (status = 409, description = "It has ended.", body = ApiProblem, content_type = "application/problem+json"),
     ),
     security(("token" = ["request"])),
 )]
 pub(crate) async fn renew_lease(
-    State(app): State<App>,
-    Requestor(caller): Requestor,
-    Named(id): Named<String>,
-    OptionalJson(body): OptionalJson<Renewal>,
-) -> Result<Answer<Lease>> {
+    State(app): State<ApiState>,
+    RequestAccess(caller): RequestAccess,
+    PathParams(id): PathParams<String>,
+    OptionalJsonBody(body): OptionalJsonBody<RenewRequest>,
+) -> Result<JsonResponse<ApiLease>> {
     let id = lease_id(&id)?;
-    own(&app, &caller, id).await?;
-    let lessee = caller.as_lessee();
-    let renewed = app.leases.renew(&lessee, id, body.duration).await;
-    renewed.map_err(refused)?;
-    let status = app.leases.get(&lessee, id).await.map_err(refused)?;
-    Ok(Answer::ok(Lease::for_caller(&caller, &status)))
+    find_usable(&app, &caller, id).await?;
+    let lease_caller = caller.to_lease_caller();
+    let renewed = app.leases.renew(&lease_caller, id, body.duration).await;
+    renewed.map_err(lease_problem)?;
+    let status = app
+        .leases
+        .get(&lease_caller, id)
+        .await
+        .map_err(lease_problem)?;
+    Ok(JsonResponse::ok(ApiLease::for_caller(&caller, &status)))
 }
 
-/// End a lease
+/// Release a lease
 ///
-/// A request that waits is taken back; nodes are given back. One that is over stays as it is.
+/// A waiting request is cancelled; nodes are released. A lease that has ended is not changed.
 #[utoipa::path(
     delete, path = "/leases/{id}", tag = "leases",
-    params(("id" = schema::LeaseId, Path, description = "Its id.")),
-    responses((status = 200, description = "It is over.", body = Lease)),
+    params(("id" = schema::LeaseIdSchema, Path, description = "Its id.")),
+    responses((status = 200, description = "It has ended.", body = ApiLease)),
     security(("token" = ["request"])),
 )]
 pub(crate) async fn end_lease(
-    State(app): State<App>,
-    Requestor(caller): Requestor,
-    Named(id): Named<String>,
-) -> Result<Answer<Lease>> {
+    State(app): State<ApiState>,
+    RequestAccess(caller): RequestAccess,
+    PathParams(id): PathParams<String>,
+) -> Result<JsonResponse<ApiLease>> {
     let id = lease_id(&id)?;
     end(&app, &caller, id).await
 }
 
-pub(super) async fn end(app: &App, caller: &Caller, id: LeaseId) -> Result<Answer<Lease>> {
-    own(app, caller, id).await?;
-    let lessee = caller.as_lessee();
-    app.leases.release(&lessee, id).await.map_err(refused)?;
-    let status = app.leases.get(&lessee, id).await.map_err(refused)?;
-    Ok(Answer::ok(Lease::for_caller(caller, &status)))
+pub(super) async fn end(
+    app: &ApiState,
+    caller: &ApiCaller,
+    id: LeaseId,
+) -> Result<JsonResponse<ApiLease>> {
+    find_usable(app, caller, id).await?;
+    let lease_caller = caller.to_lease_caller();
+    app.leases
+        .release(&lease_caller, id)
+        .await
+        .map_err(lease_problem)?;
+    let status = app
+        .leases
+        .get(&lease_caller, id)
+        .await
+        .map_err(lease_problem)?;
+    Ok(JsonResponse::ok(ApiLease::for_caller(caller, &status)))
 }
 
-/// Explain why a lease waits
+/// Explain why a lease is waiting
 #[utoipa::path(
     get, path = "/leases/{id}/explanation", tag = "leases",
-    params(("id" = schema::LeaseId, Path, description = "Its id.")),
-    responses((status = 200, description = "Why its request waits, or what became of it.", body = Explanation)),
+    params(("id" = schema::LeaseIdSchema, Path, description = "Its id.")),
+    responses((status = 200, description = "Why its request is waiting, or how it ended.", body = RequestExplanation)),
     security((), ("token" = ["read"])),
 )]
 pub(crate) async fn explain_lease(
-    State(app): State<App>,
-    Insider(caller): Insider,
-    Named(id): Named<String>,
-) -> Result<Answer<Explanation>> {
+    State(app): State<ApiState>,
+    TenantDataAccess(caller): TenantDataAccess,
+    PathParams(id): PathParams<String>,
+) -> Result<JsonResponse<RequestExplanation>> {
     let id = lease_id(&id)?;
-    let status = app.leases.get(&caller.as_lessee(), id).await;
-    let status = status.map_err(refused)?;
+    let status = app.leases.get(&caller.to_lease_caller(), id).await;
+    let status = status.map_err(lease_problem)?;
     let explained = match status.lease.request {
         Some(request) => explain(&app, request).await?,
         None => None,
     };
-    explained.ok_or_else(|| {
-        Problem::not_found(format!("nothing is known yet of the request of lease {id}"))
-    })
+    explained
+        .ok_or_else(|| ApiProblem::not_found(format!("the request of lease {id} is not known yet")))
 }
 
-/// Leases, as events tell of them.
-pub(crate) struct LeaseFeed(pub(crate) Leases);
+/// The source of events about leases.
+pub(crate) struct LeaseSource(pub(crate) Leases);
 
 #[async_trait]
-impl Follow for LeaseFeed {
+impl EventSource for LeaseSource {
     type Id = LeaseId;
     type Key = LeaseId;
 
@@ -279,7 +298,7 @@ impl Follow for LeaseFeed {
         self.0.cached_ids().0
     }
 
-    fn show(&self, id: &LeaseId) -> Option<(Subject, String)> {
+    fn show(&self, id: &LeaseId) -> Option<(EventSubject, String)> {
         let status = self.0.cached(*id)?;
         let request = status.lease.request.map(|request| request.to_string());
         let nodes = status
@@ -287,12 +306,12 @@ impl Follow for LeaseFeed {
             .nodes
             .iter()
             .map(|leased| leased.node.to_string());
-        let shown = Lease::of(&status, false);
+        let shown = ApiLease::of(&status, false);
         let related = request.into_iter().chain(nodes).chain(shown.scope.clone());
-        let subject = Subject {
+        let subject = EventSubject {
             tenant: status.lease.tenant.clone(),
             related: related.map(Into::into).collect(),
-            ..Subject::new(Kind::Lease, id.to_string())
+            ..EventSubject::new(ObjectKind::Lease, id.to_string())
         };
         Some((subject, serde_json::to_string(&shown).ok()?))
     }

@@ -1,4 +1,4 @@
-//! Asking for nodes, which gives a lease.
+//! Requesting nodes, which creates a lease.
 
 use std::time::Duration;
 
@@ -10,77 +10,77 @@ use nodeyard_lease::LeaseStatus;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use super::leases::Lease;
-use super::refusal::refused;
-use crate::access::Requestor;
-use crate::answer::{Answer, Result};
-use crate::app::App;
-use crate::extract::{IdempotencyKey, Json};
-use crate::problem::Problem;
+use super::lease_errors::lease_problem;
+use super::leases::ApiLease;
+use crate::access::RequestAccess;
+use crate::app::ApiState;
+use crate::extract::{IdempotencyKey, JsonBody};
+use crate::integer::integer;
+use crate::problem::ApiProblem;
+use crate::response::{JsonResponse, Result};
 use crate::schema;
-use crate::whole::whole;
 
-/// Either way.
-const MOST_PRIORITY: u64 = 1_000_000;
+/// The largest absolute value of a relative priority.
+const MAX_PRIORITY: u64 = 1_000_000;
 
-/// What to ask for.
+/// A request for nodes.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(examples(json!({"labels": ["debian"], "duration": 3600})))]
 pub(crate) struct NewRequest {
-    /// What the nodes must be, one for each, in this order.
-    #[schema(value_type = Vec<schema::LabelName>, min_items = 1, max_items = 100)]
+    /// The label of each node, in order.
+    #[schema(value_type = Vec<schema::LabelNameSchema>, min_items = 1, max_items = 100)]
     labels: Vec<String>,
-    /// For how many seconds the nodes are kept unless the lease is renewed. A request that waits is kept as long.
+    /// How long the nodes are kept unless the lease is renewed, in seconds. A waiting request is kept as long.
     #[schema(minimum = 1, maximum = 2_592_000)]
-    #[serde(default = "an_hour", deserialize_with = "whole")]
+    #[serde(default = "an_hour", deserialize_with = "integer")]
     duration: u64,
-    /// Whose request it is; only for tokens that have no tenant of their own.
+    /// The tenant of the request; only for tokens without a tenant.
     #[serde(default)]
-    #[schema(value_type = Option<schema::LabelName>)]
+    #[schema(value_type = Option<schema::LabelNameSchema>)]
     tenant: Option<String>,
-    /// The only provider that will do.
+    /// The only acceptable provider.
     #[serde(default)]
-    #[schema(value_type = Option<schema::PathText>)]
+    #[schema(value_type = Option<schema::PathTextSchema>)]
     provider: Option<String>,
     #[serde(default)]
     #[schema(inline)]
-    priority: Priority,
-    /// Lower is sooner, among requests of one priority.
-    #[serde(default, deserialize_with = "whole")]
+    priority: RequestPriority,
+    /// Lower values are served earlier, among requests of the same priority.
+    #[serde(default, deserialize_with = "integer")]
     #[schema(default = 0, minimum = -1_000_000, maximum = 1_000_000)]
     relative_priority: i64,
-    /// The scope that owns it; made if there is none.
+    /// The scope that owns the lease; created if it does not exist.
     #[serde(default)]
-    #[schema(value_type = Option<schema::ScopeName>)]
+    #[schema(value_type = Option<schema::ScopeNameSchema>)]
     scope: Option<String>,
     #[serde(default)]
     #[schema(inline)]
-    affinity: Affinity,
+    affinity: RequestAffinity,
 }
 
 fn an_hour() -> u64 {
     3600
 }
 
-/// Which requests are served first.
+/// The precedence of a request.
 #[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Priority {
+pub(crate) enum RequestPriority {
     High,
     #[default]
     Normal,
     Low,
 }
 
-/// What to do where the provider of a scope's first nodes cannot serve the request.
+/// What to do if the provider of a scope's first nodes cannot serve the request.
 #[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Affinity {
-    /// Any other provider will do.
+pub(crate) enum RequestAffinity {
+    /// Use any other provider.
     #[default]
     Prefer,
-    /// The request fails.
+    /// Fail the request.
     Strict,
 }
 
@@ -94,58 +94,58 @@ impl NewRequest {
             .map(|provider| provider.parse())
             .transpose()
             .map_err(|error: nodeyard_model::InvalidName| {
-                Problem::invalid_body("/provider", error.to_string())
+                ApiProblem::invalid_body("/provider", error.to_string())
             })?;
         ask.priority = match self.priority {
-            Priority::High => lease::LeasePriority::High,
-            Priority::Normal => lease::LeasePriority::Normal,
-            Priority::Low => lease::LeasePriority::Low,
+            RequestPriority::High => lease::LeasePriority::High,
+            RequestPriority::Normal => lease::LeasePriority::Normal,
+            RequestPriority::Low => lease::LeasePriority::Low,
         };
-        if self.relative_priority.unsigned_abs() > MOST_PRIORITY {
-            let text = format!("it must be from -{MOST_PRIORITY} to {MOST_PRIORITY}");
-            return Err(Problem::invalid_body("/relative_priority", text));
+        if self.relative_priority.unsigned_abs() > MAX_PRIORITY {
+            let text = format!("it must be from -{MAX_PRIORITY} to {MAX_PRIORITY}");
+            return Err(ApiProblem::invalid_body("/relative_priority", text));
         }
         ask.relative_priority = self.relative_priority;
         ask.scope = self
             .scope
             .map(|scope| scope.parse())
             .transpose()
-            .map_err(refused)?;
+            .map_err(lease_problem)?;
         ask.affinity = match self.affinity {
-            Affinity::Prefer => lease::ScopeAffinity::Prefer,
-            Affinity::Strict => lease::ScopeAffinity::Strict,
+            RequestAffinity::Prefer => lease::ScopeAffinity::Prefer,
+            RequestAffinity::Strict => lease::ScopeAffinity::Strict,
         };
         Ok(ask)
     }
 }
 
-/// Ask for nodes
+/// Request nodes
 ///
-/// The answer is a lease that waits for its nodes: `GET` it with `wait`, or follow the events about it. With an
-/// `Idempotency-Key` the same request can be sent again, and gives the same lease.
+/// The response is a lease that waits for its nodes: `GET` it with `wait`, or stream the events about it. Repeating the
+/// request with the same `Idempotency-Key` returns the same lease.
 #[utoipa::path(
     post, path = "/requests", tag = "requests", request_body = NewRequest,
-    params(("idempotency-key" = Option<schema::IdempotencyKey>, Header, description = "Makes what is sent twice happen once.")),
+    params(("idempotency-key" = Option<schema::IdempotencyKeySchema>, Header, description = "Makes repeated requests take effect only once.")),
     responses(
-        (status = 200, description = "It was asked for before with the same key.", body = Lease),
-        (status = 201, description = "It is asked for.", body = Lease,
-            headers(("location" = String, description = "The address of the lease."))),
-        (status = 409, description = "The key was used for another request, or the scope is being closed.", body = Problem, content_type = "application/problem+json"),
+        (status = 200, description = "The lease that was created earlier with the same key.", body = ApiLease),
+        (status = 201, description = "The nodes are requested.", body = ApiLease,
+            headers(("location" = String, description = "The path of the lease."))),
+        (status = 409, description = "The key was used for another request, or the scope is being closed.", body = ApiProblem, content_type = "application/problem+json"),
     ),
     security(("token" = ["request"])),
 )]
 pub(crate) async fn create_request(
-    State(app): State<App>,
-    Requestor(caller): Requestor,
+    State(app): State<ApiState>,
+    RequestAccess(caller): RequestAccess,
     IdempotencyKey(key): IdempotencyKey,
-    Json(body): Json<NewRequest>,
+    JsonBody(body): JsonBody<NewRequest>,
 ) -> Result<Response> {
     let ask = body.ask()?;
-    let lessee = caller.as_lessee();
-    // The keys of one client say nothing to another.
-    let key = key.map(|key| format!("{}/{key}", lessee.name));
-    let asked = app.leases.create(&lessee, &ask, key.as_deref()).await;
-    let asked = asked.map_err(refused)?;
+    let lease_caller = caller.to_lease_caller();
+    // Keys of different clients are independent.
+    let key = key.map(|key| format!("{}/{key}", lease_caller.name));
+    let asked = app.leases.create(&lease_caller, &ask, key.as_deref()).await;
+    let asked = asked.map_err(lease_problem)?;
     let status = if asked.new {
         StatusCode::CREATED
     } else {
@@ -158,8 +158,8 @@ pub(crate) async fn create_request(
         request: None,
         nodes: Vec::new(),
     };
-    let lease = Lease::for_caller(&caller, &lease);
-    let mut response = Answer(status, lease).into_response();
+    let lease = ApiLease::for_caller(&caller, &lease);
+    let mut response = JsonResponse(status, lease).into_response();
     if let Ok(location) = HeaderValue::from_str(&location) {
         response.headers_mut().insert(header::LOCATION, location);
     }

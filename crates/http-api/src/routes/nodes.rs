@@ -1,4 +1,4 @@
-//! Machines: what there are, how to reach them, and keeping or ending them.
+//! Nodes: list and show.
 
 use std::collections::BTreeMap;
 
@@ -10,43 +10,44 @@ use nodeyard_store::view::Item;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use crate::access::{Caller, Insider};
-use crate::answer::{Answer, Result};
-use crate::app::App;
-use crate::events::{Kind, Subject};
-use crate::extract::{Named, Query};
-use crate::page::{Page, Place};
-use crate::problem::Problem;
+use crate::access::{ApiCaller, TenantDataAccess};
+use crate::app::ApiState;
+use crate::events::{EventSubject, ObjectKind};
+use crate::extract::{PathParams, QueryParams};
+use crate::page::{ListPage, Pagination};
+use crate::problem::ApiProblem;
+use crate::response::{JsonResponse, Result};
 use crate::{schema, time};
 
 /// A machine, a pod or a slot on a machine.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Node {
-    #[schema(value_type = schema::NodeId)]
+#[schema(as = Node)]
+pub(crate) struct ApiNode {
+    #[schema(value_type = schema::NodeIdSchema)]
     pub(crate) id: String,
-    #[schema(value_type = schema::NodeState)]
+    #[schema(value_type = schema::NodeStateSchema)]
     pub(crate) state: &'static str,
-    /// Since when it is in this state.
+    /// When it entered this state.
     #[schema(format = DateTime)]
     pub(crate) since: Option<String>,
     #[schema(format = DateTime)]
     created: Option<String>,
-    /// What it can be asked for as; the first is what it was launched for.
+    /// The labels that it satisfies; the first is the one that it was launched for.
     #[schema(examples(json!(["debian"])))]
     labels: Vec<String>,
     provider: Option<String>,
     pool: Option<String>,
-    /// Somebody holds its lock: who uses it, or who works on it.
+    /// It is locked, by its user or by its launcher.
     locked: bool,
-    /// The request it was given to.
+    /// The request that it is allocated to.
     request: Option<String>,
     tenant: Option<String>,
     requestor: Option<String>,
-    /// How its provider calls it.
+    /// The provider's id of the node.
     #[schema(value_type = Value)]
     external_id: serde_json::Value,
     hostname: Option<String>,
-    /// Where to connect to.
+    /// The address to connect to.
     address: Option<String>,
     public_ipv4: Option<String>,
     private_ipv4: Option<String>,
@@ -54,18 +55,18 @@ pub(crate) struct Node {
     /// How to connect, such as `ssh` or `kubectl`.
     connection_type: Option<String>,
     zone: Option<String>,
-    /// What it booted from.
+    /// The image that it booted from.
     image: Option<String>,
-    /// What it takes of the quotas.
+    /// The resources that count against quotas.
     resources: BTreeMap<String, f64>,
     /// Why it is held.
     comment: Option<String>,
-    /// Seconds that it may be held; without end when null.
+    /// In seconds; unlimited if null.
     hold_expiration: Option<i64>,
     launcher: Option<String>,
 }
 
-impl Node {
+impl ApiNode {
     pub(crate) fn of(id: NodeId, node: &model::Node, locked: bool) -> Self {
         let text = |text: Option<&str>| text.map(str::to_owned);
         Self {
@@ -114,19 +115,19 @@ fn resources(node: &model::Node) -> BTreeMap<String, f64> {
 #[serde(deny_unknown_fields)]
 pub(crate) struct NodeQuery {
     /// Only in this state.
-    #[param(value_type = Option<schema::NodeState>)]
+    #[param(value_type = Option<schema::NodeStateSchema>)]
     state: Option<NodeState>,
     /// Only with this label.
     label: Option<String>,
     /// Only of this provider.
     provider: Option<String>,
-    /// Only those given to this request.
+    /// Only those allocated to this request.
     request: Option<String>,
-    /// How many to list at once.
+    /// The maximum number of items.
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: Option<u32>,
-    /// The `next` of the page before.
-    #[param(value_type = Option<schema::Cursor>)]
+    /// The `next` of the previous page.
+    #[param(value_type = Option<schema::CursorSchema>)]
     cursor: Option<String>,
 }
 
@@ -151,63 +152,66 @@ impl NodeQuery {
 
 /// List nodes
 ///
-/// Tokens of a tenant see the nodes that were given to that tenant.
+/// Tokens of a tenant see only nodes that were allocated to the tenant.
 #[utoipa::path(
     get, path = "/nodes", tag = "nodes", params(NodeQuery),
-    responses((status = 200, description = "Nodes, in the order of their ids.", body = Page<Node>)),
+    responses((status = 200, description = "Nodes, in the order of their ids.", body = ListPage<ApiNode>)),
     security((), ("token" = ["read"])),
 )]
 pub(crate) async fn list_nodes(
-    State(app): State<App>,
-    Insider(caller): Insider,
-    Query(query): Query<NodeQuery>,
-) -> Result<Answer<Page<Node>>> {
-    let place = Place::new(query.limit, query.cursor.as_deref())?;
+    State(app): State<ApiState>,
+    TenantDataAccess(caller): TenantDataAccess,
+    QueryParams(query): QueryParams<NodeQuery>,
+) -> Result<JsonResponse<ListPage<ApiNode>>> {
+    let pagination = Pagination::new(query.limit, query.cursor.as_deref())?;
     let mut found = Vec::new();
     app.views.nodes.for_each(|item| {
         let visible = caller.sees(item.value.tenant_name.as_ref());
-        if visible && place.is_before(&item.id) && query.wants(&item.value) {
+        if visible && pagination.starts_before(&item.id) && query.wants(&item.value) {
             found.push(item);
         }
     });
     let found = found.iter().map(|item| (item.id, item));
-    let page = place.fill(found);
-    Ok(Answer::ok(Page {
-        items: page.items.into_iter().map(Node::of_item).collect(),
+    let page = pagination.page(found);
+    Ok(JsonResponse::ok(ListPage {
+        items: page.items.into_iter().map(ApiNode::of_item).collect(),
         next: page.next,
     }))
 }
 
 /// Show a node
 #[utoipa::path(
-    get, path = "/nodes/{id}", tag = "nodes", params(("id" = schema::NodeId, Path, description = "Its id.")),
-    responses((status = 200, description = "The node.", body = Node)),
+    get, path = "/nodes/{id}", tag = "nodes", params(("id" = schema::NodeIdSchema, Path, description = "Its id.")),
+    responses((status = 200, description = "The node.", body = ApiNode)),
     security((), ("token" = ["read"])),
 )]
 pub(crate) async fn show_node(
-    State(app): State<App>,
-    Insider(caller): Insider,
-    Named(id): Named<String>,
-) -> Result<Answer<Node>> {
+    State(app): State<ApiState>,
+    TenantDataAccess(caller): TenantDataAccess,
+    PathParams(id): PathParams<String>,
+) -> Result<JsonResponse<ApiNode>> {
     let item = find(&app, &caller, &id)?;
-    Ok(Answer::ok(Node::of_item(&item)))
+    Ok(JsonResponse::ok(ApiNode::of_item(&item)))
 }
 
-/// A node that is there for the caller.
-pub(crate) fn find(app: &App, caller: &Caller, id: &str) -> Result<Item<NodeShape>> {
+/// Returns a node that is visible to the caller.
+pub(crate) fn find(app: &ApiState, caller: &ApiCaller, id: &str) -> Result<Item<NodeShape>> {
     let node = id.parse().ok().and_then(|id| app.views.nodes.get(&id));
     node.filter(|node| caller.sees(node.value.tenant_name.as_ref()))
-        .ok_or_else(|| Problem::not_found(format!("there is no node {id:?}")))
+        .ok_or_else(|| ApiProblem::not_found(format!("no node {id:?}")))
 }
 
-/// As events tell of it.
-pub(crate) fn tell(item: &Item<NodeShape>) -> Option<(Subject, String)> {
+/// Renders a node as an event.
+pub(crate) fn to_event(item: &Item<NodeShape>) -> Option<(EventSubject, String)> {
     let request = item.value.allocated_to.as_ref();
     let request = request.map(|to| to.to_string().into());
-    let subject = Subject {
+    let subject = EventSubject {
         tenant: item.value.tenant_name.clone(),
         related: request.into_iter().collect(),
-        ..Subject::new(Kind::Node, item.id.to_string())
+        ..EventSubject::new(ObjectKind::Node, item.id.to_string())
     };
-    Some((subject, serde_json::to_string(&Node::of_item(item)).ok()?))
+    Some((
+        subject,
+        serde_json::to_string(&ApiNode::of_item(item)).ok()?,
+    ))
 }

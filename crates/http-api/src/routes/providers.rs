@@ -1,142 +1,151 @@
-//! Where nodes come from: providers, their pools, and the labels these offer.
+//! Providers, their pools and labels.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use axum::extract::State;
-use nodeyard_api::{Census, PerState};
+use nodeyard_api::{NodeStateCounts, RecordCounts};
 use nodeyard_model::{Label as LabelName, PoolComponent, ProviderName};
 use nodeyard_store::registry::PoolShape;
 use nodeyard_store::view::Item;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::access::Reader;
-use crate::answer::{Answer, Result};
-use crate::app::App;
-use crate::events::{Kind, Subject};
-use crate::extract::{Named, Query};
-use crate::page::{Page, PageQuery, Place};
-use crate::problem::Problem;
+use crate::access::ReadAccess;
+use crate::app::ApiState;
+use crate::events::{EventSubject, ObjectKind};
+use crate::extract::{PathParams, QueryParams};
+use crate::page::{ListPage, PageQuery, Pagination};
+use crate::problem::ApiProblem;
+use crate::response::{JsonResponse, Result};
 use crate::schema;
 
 /// One cloud, cluster or set of machines.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Provider {
+#[schema(as = Provider)]
+pub(crate) struct ApiProvider {
     name: String,
-    /// Null for a provider that left the configuration and still has nodes.
+    /// Null for a provider that was removed from the configuration and still has nodes.
     #[schema(examples("openstack"))]
     driver: Option<&'static str>,
     /// Its pools, as configured.
     pools: Vec<String>,
     /// The images that are uploaded to it.
     images: Vec<String>,
-    /// Some launcher runs it now.
+    /// A launcher runs it now.
     running: bool,
-    /// How many nodes it has in each state.
+    /// The number of nodes in each state.
     nodes: BTreeMap<&'static str, u64>,
 }
 
 /// A pool of a provider, as run by one launcher.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Pool {
-    /// What it writes to its nodes and to the requests that it declines; another one after each restart.
+#[schema(as = Pool)]
+pub(crate) struct ApiPool {
+    /// The id of the pool in its nodes and in the requests that it declines; changes with each restart.
     id: String,
     provider: String,
     name: String,
     /// The host of its launcher.
     launcher: String,
-    #[schema(value_type = schema::ComponentState)]
+    #[schema(value_type = schema::ComponentStateSchema)]
     state: &'static str,
     labels: Vec<String>,
-    /// It accepts nothing for now: it waits for room, or is drained.
+    /// It accepts no requests at the moment: it waits for quota, or is drained.
     paused: bool,
-    /// Lower is asked first.
+    /// Pools with lower values are used first.
     priority: i64,
     version: Option<String>,
 }
 
-/// A kind of node that can be asked for.
+/// A kind of node that can be requested.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Label {
+#[schema(as = Label)]
+pub(crate) struct ApiLabel {
     #[schema(examples("debian"))]
     name: String,
-    /// How many are kept ready; null for a label that is not in the configuration of this launcher.
+    /// How many nodes are kept ready; null for a label that is not in this launcher's configuration.
     min_ready: Option<i64>,
     /// The pools that offer it now, as `<provider>/<pool>`.
     pools: Vec<String>,
-    /// How many nodes with it there are in each state.
+    /// The number of its nodes in each state.
     nodes: BTreeMap<&'static str, u64>,
 }
 
-fn counts(counts: &PerState) -> BTreeMap<&'static str, u64> {
+fn counts(counts: &NodeStateCounts) -> BTreeMap<&'static str, u64> {
     let counts = counts.iter().filter(|(_, count)| *count > 0);
     counts
         .map(|(state, count)| (state.as_str(), count))
         .collect()
 }
 
-/// Counting looks at every node, which is not for a thread that others wait for.
-async fn census(app: &App) -> Result<Census> {
+/// Counts the records on a blocking thread, because there may be many nodes.
+async fn count_records(app: &ApiState) -> Result<RecordCounts> {
     let views = app.views.clone();
-    let counting = tokio::task::spawn_blocking(move || Census::take(&views));
-    counting.await.map_err(|error| Problem::internal(&error))
+    let counting = tokio::task::spawn_blocking(move || RecordCounts::take(&views));
+    counting.await.map_err(|error| ApiProblem::internal(&error))
 }
 
 /// List providers
 #[utoipa::path(
     get, path = "/providers", tag = "providers", params(PageQuery),
-    responses((status = 200, description = "Providers, in the order of their names.", body = Page<Provider>)),
+    responses((status = 200, description = "Providers, in the order of their names.", body = ListPage<ApiProvider>)),
     security((), ("token" = ["read"])),
 )]
 pub(crate) async fn list_providers(
-    State(app): State<App>,
-    Reader(_): Reader,
-    Query(query): Query<PageQuery>,
-) -> Result<Answer<Page<Provider>>> {
-    let place = Place::new(query.limit, query.cursor.as_deref())?;
+    State(app): State<ApiState>,
+    ReadAccess(_): ReadAccess,
+    QueryParams(query): QueryParams<PageQuery>,
+) -> Result<JsonResponse<ListPage<ApiProvider>>> {
+    let pagination = Pagination::new(query.limit, query.cursor.as_deref())?;
     let all = providers(&app).await?;
     let all = all.into_iter().map(|found| (found.name.clone(), found));
-    Ok(Answer::ok(place.fill(all)))
+    Ok(JsonResponse::ok(pagination.page(all)))
 }
 
 /// Show a provider
 #[utoipa::path(
     get, path = "/providers/{name}", tag = "providers", params(("name" = String, Path, description = "Its name.")),
-    responses((status = 200, description = "The provider.", body = Provider)),
+    responses((status = 200, description = "The provider.", body = ApiProvider)),
     security((), ("token" = ["read"])),
 )]
 pub(crate) async fn show_provider(
-    State(app): State<App>,
-    Reader(_): Reader,
-    Named(name): Named<String>,
-) -> Result<Answer<Provider>> {
+    State(app): State<ApiState>,
+    ReadAccess(_): ReadAccess,
+    PathParams(name): PathParams<String>,
+) -> Result<JsonResponse<ApiProvider>> {
     let mut all = providers(&app).await?.into_iter();
     let found = all.find(|provider| provider.name == name);
     found
-        .map(Answer::ok)
-        .ok_or_else(|| Problem::not_found(format!("there is no provider {name:?}")))
+        .map(JsonResponse::ok)
+        .ok_or_else(|| ApiProblem::not_found(format!("no provider {name:?}")))
 }
 
-async fn providers(app: &App) -> Result<Vec<Provider>> {
-    let census = census(app).await?;
+async fn providers(app: &ApiState) -> Result<Vec<ApiProvider>> {
+    let counted = count_records(app).await?;
     let config = app.config();
     let pools = app.views.pools.items();
     let running: BTreeSet<&ProviderName> =
         pools.iter().map(|pool| &pool.value.provider_name).collect();
-    let mut names: BTreeSet<&str> = census
+    let mut names: BTreeSet<&str> = counted
         .by_provider
         .keys()
         .map(ProviderName::as_str)
         .collect();
     names.extend(config.providers.keys().map(String::as_str));
-    let nodes = |name: &str| census.by_provider.get(name).map(counts).unwrap_or_default();
+    let nodes = |name: &str| {
+        counted
+            .by_provider
+            .get(name)
+            .map(counts)
+            .unwrap_or_default()
+    };
     let shown = names.into_iter().map(|name| {
         let configured = config.provider(name);
         let images = configured.map(|provider| provider.diskimages());
         let images = images.iter().flatten();
         let pools = configured.map(nodeyard_config::Provider::pools);
         let pools = pools.iter().flatten();
-        Provider {
+        ApiProvider {
             name: name.to_owned(),
             driver: configured.map(|provider| provider.driver.name()),
             pools: pools.map(|pool| pool.common.name.to_string()).collect(),
@@ -150,28 +159,28 @@ async fn providers(app: &App) -> Result<Vec<Provider>> {
 
 /// List pools
 ///
-/// Those that launchers run now. The same pool is there once for each launcher that runs it.
+/// The pools that launchers run now. A pool is listed once for each launcher that runs it.
 #[utoipa::path(
     get, path = "/pools", tag = "providers", params(PageQuery),
-    responses((status = 200, description = "Pools, in the order of their ids.", body = Page<Pool>)),
+    responses((status = 200, description = "Pools, in the order of their ids.", body = ListPage<ApiPool>)),
     security((), ("token" = ["read"])),
 )]
 pub(crate) async fn list_pools(
-    State(app): State<App>,
-    Reader(_): Reader,
-    Query(query): Query<PageQuery>,
-) -> Result<Answer<Page<Pool>>> {
-    let place = Place::new(query.limit, query.cursor.as_deref())?;
+    State(app): State<ApiState>,
+    ReadAccess(_): ReadAccess,
+    QueryParams(query): QueryParams<PageQuery>,
+) -> Result<JsonResponse<ListPage<ApiPool>>> {
+    let pagination = Pagination::new(query.limit, query.cursor.as_deref())?;
     let pools = app.views.pools.items();
     let mut pools: Vec<_> = pools
         .iter()
-        .map(|pool| (pool.value.id.to_string(), Pool::of(&pool.value)))
+        .map(|pool| (pool.value.id.to_string(), ApiPool::of(&pool.value)))
         .collect();
     pools.sort_by(|(a, _), (b, _)| a.cmp(b));
-    Ok(Answer::ok(place.fill(pools)))
+    Ok(JsonResponse::ok(pagination.page(pools)))
 }
 
-impl Pool {
+impl ApiPool {
     fn of(pool: &PoolComponent) -> Self {
         Self {
             id: pool.id.to_string(),
@@ -194,40 +203,40 @@ impl Pool {
 /// List labels
 #[utoipa::path(
     get, path = "/labels", tag = "providers", params(PageQuery),
-    responses((status = 200, description = "Labels, in the order of their names.", body = Page<Label>)),
+    responses((status = 200, description = "Labels, in the order of their names.", body = ListPage<ApiLabel>)),
     security((), ("token" = ["read"])),
 )]
 pub(crate) async fn list_labels(
-    State(app): State<App>,
-    Reader(_): Reader,
-    Query(query): Query<PageQuery>,
-) -> Result<Answer<Page<Label>>> {
-    let place = Place::new(query.limit, query.cursor.as_deref())?;
+    State(app): State<ApiState>,
+    ReadAccess(_): ReadAccess,
+    QueryParams(query): QueryParams<PageQuery>,
+) -> Result<JsonResponse<ListPage<ApiLabel>>> {
+    let pagination = Pagination::new(query.limit, query.cursor.as_deref())?;
     let all = labels(&app).await?;
     let all = all.into_iter().map(|label| (label.name.clone(), label));
-    Ok(Answer::ok(place.fill(all)))
+    Ok(JsonResponse::ok(pagination.page(all)))
 }
 
 /// Show a label
 #[utoipa::path(
     get, path = "/labels/{name}", tag = "providers", params(("name" = String, Path, description = "Its name.")),
-    responses((status = 200, description = "The label.", body = Label)),
+    responses((status = 200, description = "The label.", body = ApiLabel)),
     security((), ("token" = ["read"])),
 )]
 pub(crate) async fn show_label(
-    State(app): State<App>,
-    Reader(_): Reader,
-    Named(name): Named<String>,
-) -> Result<Answer<Label>> {
+    State(app): State<ApiState>,
+    ReadAccess(_): ReadAccess,
+    PathParams(name): PathParams<String>,
+) -> Result<JsonResponse<ApiLabel>> {
     let mut all = labels(&app).await?.into_iter();
     let found = all.find(|label| label.name == name);
     found
-        .map(Answer::ok)
-        .ok_or_else(|| Problem::not_found(format!("there is no label {name:?}")))
+        .map(JsonResponse::ok)
+        .ok_or_else(|| ApiProblem::not_found(format!("no label {name:?}")))
 }
 
-async fn labels(app: &App) -> Result<Vec<Label>> {
-    let census = census(app).await?;
+async fn labels(app: &ApiState) -> Result<Vec<ApiLabel>> {
+    let counted = count_records(app).await?;
     let config = app.config();
     let pools = app.views.pools.items();
     let mut offers: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
@@ -240,23 +249,23 @@ async fn labels(app: &App) -> Result<Vec<Label>> {
                 .insert(name.clone());
         }
     }
-    let mut names: BTreeSet<&str> = census.by_label.keys().map(LabelName::as_str).collect();
+    let mut names: BTreeSet<&str> = counted.by_label.keys().map(LabelName::as_str).collect();
     names.extend(config.labels.keys().map(String::as_str));
-    let shown = names.into_iter().map(|name| Label {
+    let shown = names.into_iter().map(|name| ApiLabel {
         name: name.to_owned(),
         min_ready: config.labels.get(name).map(|label| label.min_ready),
         pools: offers.get(name).into_iter().flatten().cloned().collect(),
-        nodes: census.by_label.get(name).map(counts).unwrap_or_default(),
+        nodes: counted.by_label.get(name).map(counts).unwrap_or_default(),
     });
     Ok(shown.collect())
 }
 
-/// As events tell of a pool.
-pub(crate) fn tell(item: &Item<PoolShape>) -> Option<(Subject, String)> {
+/// Renders a pool as an event.
+pub(crate) fn to_event(item: &Item<PoolShape>) -> Option<(EventSubject, String)> {
     let pool = &item.value;
-    let subject = Subject {
+    let subject = EventSubject {
         related: [pool.provider_name.as_str().into()].into(),
-        ..Subject::new(Kind::Pool, pool.id.as_str())
+        ..EventSubject::new(ObjectKind::Pool, pool.id.as_str())
     };
-    Some((subject, serde_json::to_string(&Pool::of(pool)).ok()?))
+    Some((subject, serde_json::to_string(&ApiPool::of(pool)).ok()?))
 }

@@ -1,4 +1,4 @@
-//! Node requests: those of Zuul, and those behind leases.
+//! Node requests, of Zuul and of leases.
 
 use axum::extract::State;
 use nodeyard_lease::LeaseStatus;
@@ -9,50 +9,51 @@ use nodeyard_store::view::Item;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::leases::{self, Lease, WaitQuery};
-use crate::access::{Caller, Insider, Requestor};
-use crate::answer::{Answer, Result};
-use crate::app::App;
-use crate::events::{Kind, Subject};
-use crate::extract::{Named, Query};
-use crate::page::{Page, Place};
-use crate::problem::Problem;
+use super::leases::{self, ApiLease, WaitQuery};
+use crate::access::{ApiCaller, RequestAccess, TenantDataAccess};
+use crate::app::ApiState;
+use crate::events::{EventSubject, ObjectKind};
+use crate::extract::{PathParams, QueryParams};
+use crate::page::{ListPage, Pagination};
+use crate::problem::ApiProblem;
+use crate::response::{JsonResponse, Result};
 use crate::{schema, time};
 
 /// A request for nodes.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Request {
-    #[schema(value_type = schema::RequestId)]
+#[schema(as = Request)]
+pub(crate) struct ApiRequest {
+    #[schema(value_type = schema::RequestIdSchema)]
     id: String,
-    #[schema(value_type = schema::RequestState)]
+    #[schema(value_type = schema::RequestStateSchema)]
     state: &'static str,
-    /// Since when it is in this state.
+    /// When it entered this state.
     #[schema(format = DateTime)]
     since: Option<String>,
     #[schema(format = DateTime)]
     created: Option<String>,
-    /// What was asked for, in order.
+    /// The requested labels, in order.
     #[schema(examples(json!(["debian", "debian"])))]
     labels: Vec<String>,
-    /// What was given, in the order of the labels.
+    /// The allocated nodes, in the order of the labels.
     nodes: Vec<String>,
-    /// Who asked.
+    /// The requestor of the nodes.
     requestor: Option<String>,
     tenant: Option<String>,
-    /// The only provider that will do.
+    /// The only acceptable provider.
     provider: Option<String>,
-    /// Lower is sooner, among requests whose ids begin with the same three digits.
+    /// Lower values are served earlier, among requests whose ids begin with the same three digits.
     relative_priority: i64,
-    /// The pools that have refused.
+    /// The pools that have declined it.
     declined_by: Vec<String>,
-    /// Joins the log lines of all programs that work on one event.
+    /// Correlates the log lines of all programs that handle one event.
     event_id: Option<String>,
-    /// The lease it was made for.
-    #[schema(value_type = Option<schema::LeaseId>)]
+    /// The lease that it was made for.
+    #[schema(value_type = Option<schema::LeaseIdSchema>)]
     lease: Option<String>,
 }
 
-impl Request {
+impl ApiRequest {
     fn of(id: RequestId, request: &model::NodeRequest) -> Self {
         Self {
             id: id.to_string(),
@@ -75,7 +76,7 @@ impl Request {
         }
     }
 
-    /// The request of a lease whose record is gone: it has what it asked for, or is over.
+    /// Returns the request of a lease after its record was deleted: it was fulfilled or has failed.
     fn of_lease(id: RequestId, status: &LeaseStatus) -> Self {
         let lease = &status.lease;
         let fulfilled = !lease.nodes.is_empty();
@@ -113,17 +114,17 @@ impl Request {
 #[serde(deny_unknown_fields)]
 pub(crate) struct RequestQuery {
     /// Only in this state.
-    #[param(value_type = Option<schema::RequestState>)]
+    #[param(value_type = Option<schema::RequestStateSchema>)]
     state: Option<RequestState>,
-    /// Only those that ask for this label.
+    /// Only those for this label.
     label: Option<String>,
     /// Only of this requestor.
     requestor: Option<String>,
-    /// How many to list at once.
+    /// The maximum number of items.
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: Option<u32>,
-    /// The `next` of the page before.
-    #[param(value_type = Option<schema::Cursor>)]
+    /// The `next` of the previous page.
+    #[param(value_type = Option<schema::CursorSchema>)]
     cursor: Option<String>,
 }
 
@@ -144,29 +145,29 @@ impl RequestQuery {
 
 /// List requests
 ///
-/// Those of Zuul as well as those behind leases. The request of a lease goes when its nodes are taken; the lease
+/// Requests of Zuul as well as those of leases. The request of a lease is deleted when its nodes are taken; the lease
 /// stays.
 #[utoipa::path(
     get, path = "/requests", tag = "requests", params(RequestQuery),
-    responses((status = 200, description = "Requests, in the order of their ids.", body = Page<Request>)),
+    responses((status = 200, description = "Requests, in the order of their ids.", body = ListPage<ApiRequest>)),
     security((), ("token" = ["read"])),
 )]
 pub(crate) async fn list_requests(
-    State(app): State<App>,
-    Insider(caller): Insider,
-    Query(query): Query<RequestQuery>,
-) -> Result<Answer<Page<Request>>> {
-    let place = Place::new(query.limit, query.cursor.as_deref())?;
+    State(app): State<ApiState>,
+    TenantDataAccess(caller): TenantDataAccess,
+    QueryParams(query): QueryParams<RequestQuery>,
+) -> Result<JsonResponse<ListPage<ApiRequest>>> {
+    let pagination = Pagination::new(query.limit, query.cursor.as_deref())?;
     let mut found = Vec::new();
     app.views.requests.for_each(|item| {
         let visible = caller.sees(item.value.tenant_name.as_ref());
-        if visible && place.is_before(&item.id) && query.wants(&item.value) {
+        if visible && pagination.starts_before(&item.id) && query.wants(&item.value) {
             found.push(item);
         }
     });
-    let page = place.fill(found.iter().map(|item| (item.id, item)));
-    let shown = |item: &Item<RequestShape>| Request::of(item.id, &item.value);
-    Ok(Answer::ok(Page {
+    let page = pagination.page(found.iter().map(|item| (item.id, item)));
+    let shown = |item: &Item<RequestShape>| ApiRequest::of(item.id, &item.value);
+    Ok(JsonResponse::ok(ListPage {
         items: page.items.into_iter().map(shown).collect(),
         next: page.next,
     }))
@@ -174,121 +175,125 @@ pub(crate) async fn list_requests(
 
 /// Show a request
 ///
-/// With `wait` the answer comes when it is fulfilled or failed. Of a request that was made for a lease it is told what
-/// became of it as long as the lease is known.
+/// With `wait`, responds when the request is fulfilled or has failed. A deleted request of a lease is shown as long
+/// as the lease is known.
 #[utoipa::path(
     get, path = "/requests/{id}", tag = "requests",
-    params(("id" = schema::RequestId, Path, description = "Its id."), WaitQuery),
-    responses((status = 200, description = "The request.", body = Request)),
+    params(("id" = schema::RequestIdSchema, Path, description = "Its id."), WaitQuery),
+    responses((status = 200, description = "The request.", body = ApiRequest)),
     security((), ("token" = ["read"])),
 )]
 pub(crate) async fn show_request(
-    State(app): State<App>,
-    Insider(caller): Insider,
-    Named(id): Named<String>,
-    Query(query): Query<WaitQuery>,
-) -> Result<Answer<Request>> {
-    let patience = query.patience()?;
+    State(app): State<ApiState>,
+    TenantDataAccess(caller): TenantDataAccess,
+    PathParams(id): PathParams<String>,
+    QueryParams(query): QueryParams<WaitQuery>,
+) -> Result<JsonResponse<ApiRequest>> {
+    let timeout = query.timeout()?;
     let request: RequestId = id.parse().map_err(|_| unknown(&id))?;
-    let waiter = app.hub.waiting.join(Kind::Request, &id);
+    let waiter = app.hub.waiters.join(ObjectKind::Request, &id);
     let settled = async {
         loop {
             let change = waiter.next_change();
             let found = find(&app, &caller, request).await?;
             if found.is_settled() {
-                return Ok::<_, Problem>(found);
+                return Ok::<_, ApiProblem>(found);
             }
             change.await;
         }
     };
-    let found = match app.wait(patience, settled).await? {
+    let found = match app.wait(timeout, settled).await? {
         Some(settled) => settled?,
         None => find(&app, &caller, request).await?,
     };
-    Ok(Answer::ok(found))
+    Ok(JsonResponse::ok(found))
 }
 
-/// Take a request back
+/// Cancel a request
 ///
-/// Ends the lease it was made for. Requests of others, such as Zuul, are theirs to take back.
+/// Ends the lease that it was made for. Requests of others, such as Zuul, cannot be cancelled here.
 #[utoipa::path(
     delete, path = "/requests/{id}", tag = "requests",
-    params(("id" = schema::RequestId, Path, description = "Its id.")),
+    params(("id" = schema::RequestIdSchema, Path, description = "Its id.")),
     responses(
-        (status = 200, description = "Its lease is over.", body = Lease),
-        (status = 409, description = "It was not made here.", body = Problem, content_type = "application/problem+json"),
+        (status = 200, description = "Its lease has ended.", body = ApiLease),
+        (status = 409, description = "It does not belong to a lease.", body = ApiProblem, content_type = "application/problem+json"),
     ),
     security(("token" = ["request"])),
 )]
 pub(crate) async fn cancel_request(
-    State(app): State<App>,
-    Requestor(caller): Requestor,
-    Named(id): Named<String>,
-) -> Result<Answer<Lease>> {
+    State(app): State<ApiState>,
+    RequestAccess(caller): RequestAccess,
+    PathParams(id): PathParams<String>,
+) -> Result<JsonResponse<ApiLease>> {
     let request: RequestId = id.parse().map_err(|_| unknown(&id))?;
     find(&app, &caller, request).await?;
     match app.leases.find_by_request(request) {
         Some(lease) => leases::end(&app, &caller, lease).await,
-        None => Err(Problem::conflict(format!(
-            "request {id} was not made here; its requestor has to take it back"
+        None => Err(ApiProblem::conflict(format!(
+            "request {id} does not belong to a lease; only its requestor can cancel it"
         ))),
     }
 }
 
-/// Why a request waits, or what became of it.
+/// Why a request is waiting, or how it ended.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Explanation {
+#[schema(as = Explanation)]
+pub(crate) struct RequestExplanation {
     /// For people.
     text: String,
-    /// For programs: each pool that was considered, its verdict and the sums behind it, and what has to happen next.
+    /// For programs: each pool that was considered, its verdict and the numbers behind it, and what has to happen next.
     #[schema(value_type = Object)]
     reasons: serde_json::Value,
 }
 
 /// Explain a request
 ///
-/// Says of each pool why it does not serve the request, and what has to happen next. Of requests that have ended it is
-/// told for a while what became of them.
+/// Says for each pool why it does not serve the request, and what has to happen next. The outcome of a request that
+/// has ended is kept for some time.
 #[utoipa::path(
     get, path = "/requests/{id}/explanation", tag = "requests",
-    params(("id" = schema::RequestId, Path, description = "Its id.")),
-    responses((status = 200, description = "Why it waits, or what became of it.", body = Explanation)),
+    params(("id" = schema::RequestIdSchema, Path, description = "Its id.")),
+    responses((status = 200, description = "Why it is waiting, or how it ended.", body = RequestExplanation)),
     security((), ("token" = ["read"])),
 )]
 pub(crate) async fn explain_request(
-    State(app): State<App>,
-    Insider(caller): Insider,
-    Named(id): Named<String>,
-) -> Result<Answer<Explanation>> {
-    let unknown = || Problem::not_found(format!("nothing is known of a request {id:?}"));
+    State(app): State<ApiState>,
+    TenantDataAccess(caller): TenantDataAccess,
+    PathParams(id): PathParams<String>,
+) -> Result<JsonResponse<RequestExplanation>> {
+    let unknown = || ApiProblem::not_found(format!("no request {id:?}, and no outcome of it"));
     let request: RequestId = id.parse().map_err(|_| unknown())?;
-    // Of what has ended it is not known whose it was.
+    // The tenant of a request that has ended is not known.
     if caller.tenant().is_some() {
         find(&app, &caller, request).await?;
     }
     explain(&app, request).await?.ok_or_else(unknown)
 }
 
-pub(crate) async fn explain(app: &App, request: RequestId) -> Result<Option<Answer<Explanation>>> {
+pub(crate) async fn explain(
+    app: &ApiState,
+    request: RequestId,
+) -> Result<Option<JsonResponse<RequestExplanation>>> {
     let Some(reasons) = app.explain.explain(request).await else {
         return Ok(None);
     };
-    let json = serde_json::from_str(&reasons.json).map_err(|error| Problem::internal(&error))?;
-    Ok(Some(Answer::ok(Explanation {
+    let json = serde_json::from_str(&reasons.json).map_err(|error| ApiProblem::internal(&error))?;
+    Ok(Some(JsonResponse::ok(RequestExplanation {
         text: reasons.text,
         reasons: json,
     })))
 }
 
-fn unknown(id: &str) -> Problem {
-    Problem::not_found(format!("there is no request {id:?}"))
+fn unknown(id: &str) -> ApiProblem {
+    ApiProblem::not_found(format!("no request {id:?}"))
 }
 
-/// A request that is there for the caller, or was: its record, or what its lease says of it.
-async fn find(app: &App, caller: &Caller, id: RequestId) -> Result<Request> {
+/// Returns a request that is visible to the caller, from its record or from its lease.
+async fn find(app: &ApiState, caller: &ApiCaller, id: RequestId) -> Result<ApiRequest> {
     let record = match app.views.requests.get(&id) {
         Some(item) => Some((*item.value).clone()),
-        // It may have come a moment ago.
+        // The view may not contain a new record yet.
         None => app
             .registry
             .requests()
@@ -298,7 +303,7 @@ async fn find(app: &App, caller: &Caller, id: RequestId) -> Result<Request> {
     };
     if let Some(record) = record {
         return match caller.sees(record.tenant_name.as_ref()) {
-            true => Ok(Request::of(id, &record)),
+            true => Ok(ApiRequest::of(id, &record)),
             false => Err(unknown(&id.to_string())),
         };
     }
@@ -308,11 +313,11 @@ async fn find(app: &App, caller: &Caller, id: RequestId) -> Result<Request> {
         .and_then(|lease| app.leases.cached(lease));
     lease
         .filter(|status| caller.sees(status.lease.tenant.as_ref()))
-        .map(|status| Request::of_lease(id, &status))
+        .map(|status| ApiRequest::of_lease(id, &status))
         .ok_or_else(|| unknown(&id.to_string()))
 }
 
-impl Request {
+impl ApiRequest {
     fn is_settled(&self) -> bool {
         self.state
             .parse()
@@ -320,15 +325,15 @@ impl Request {
     }
 }
 
-/// As events tell of it.
-pub(crate) fn tell(item: &Item<RequestShape>) -> Option<(Subject, String)> {
+/// Renders a request as an event.
+pub(crate) fn to_event(item: &Item<RequestShape>) -> Option<(EventSubject, String)> {
     let lease = nodeyard_lease::lease_of_request(&item.value).map(|id| id.to_string());
     let nodes = item.value.nodes.iter().map(ToString::to_string);
-    let subject = Subject {
+    let subject = EventSubject {
         tenant: item.value.tenant_name.clone(),
         related: nodes.chain(lease).map(Into::into).collect(),
-        ..Subject::new(Kind::Request, item.id.to_string())
+        ..EventSubject::new(ObjectKind::Request, item.id.to_string())
     };
-    let shown = Request::of(item.id, &item.value);
+    let shown = ApiRequest::of(item.id, &item.value);
     Some((subject, serde_json::to_string(&shown).ok()?))
 }

@@ -1,4 +1,4 @@
-//! Scopes: names that own several leases.
+//! Scopes: named owners of several leases.
 
 use async_trait::async_trait;
 use axum::extract::State;
@@ -9,42 +9,43 @@ use nodeyard_store::view::Changes;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::leases::Renewal;
-use super::refusal::refused;
-use crate::access::{Caller, Insider, Requestor, Right};
-use crate::answer::{Answer, Result};
-use crate::app::App;
-use crate::events::{Follow, Kind, Subject};
-use crate::extract::{Json, Named, OptionalJson, Query, check_plain};
-use crate::page::{Page, PageQuery, Place};
-use crate::problem::Problem;
-use crate::whole::whole;
+use super::lease_errors::lease_problem;
+use super::leases::RenewRequest;
+use crate::access::{ApiCaller, RequestAccess, Right, TenantDataAccess};
+use crate::app::ApiState;
+use crate::events::{EventSource, EventSubject, ObjectKind};
+use crate::extract::{JsonBody, OptionalJsonBody, PathParams, QueryParams, check_short_text};
+use crate::integer::integer;
+use crate::page::{ListPage, PageQuery, Pagination};
+use crate::problem::ApiProblem;
+use crate::response::{JsonResponse, Result};
 use crate::{schema, time};
 
-/// A name that owns leases, or a buildset of Zuul.
+/// A named owner of leases, or a buildset of Zuul.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Scope {
-    #[schema(value_type = schema::ScopeName)]
+#[schema(as = Scope)]
+pub(crate) struct ApiScope {
+    #[schema(value_type = schema::ScopeNameSchema)]
     name: String,
     tenant: Option<String>,
-    /// Who opened it; null for a buildset of Zuul, which can only be looked at.
+    /// The token that opened it; null for a buildset of Zuul, which is read-only.
     owner: Option<String>,
     #[schema(format = DateTime)]
     created: Option<String>,
-    /// When it ends unless it is renewed; null for one that lives as long as its leases.
+    /// When it ends unless it is renewed; null for a scope that ends with its leases.
     #[schema(format = DateTime)]
     expires: Option<String>,
-    /// Where its first nodes are; later ones come from there as well, if possible.
+    /// The provider of its first nodes, which is preferred for later ones.
     provider: Option<String>,
-    /// It takes nothing new, and ends with its leases.
+    /// It accepts no new leases, and ends with its leases.
     closing: bool,
     leases: Vec<String>,
-    /// Requests of Zuul that still wait.
+    /// Waiting requests of Zuul.
     requests: Vec<String>,
     nodes: Vec<String>,
 }
 
-impl Scope {
+impl ApiScope {
     fn of(status: &ScopeStatus) -> Self {
         let nodes = status.nodes();
         let nodes = nodes.iter().map(|(id, ..)| id.to_string()).collect();
@@ -85,95 +86,98 @@ impl Scope {
 
 /// List scopes
 ///
-/// Our own, and the buildsets of Zuul that have requests or nodes now.
+/// Scopes opened by clients, and buildsets of Zuul that have requests or nodes now.
 #[utoipa::path(
     get, path = "/scopes", tag = "scopes", params(PageQuery),
-    responses((status = 200, description = "Scopes, in the order of their names.", body = Page<Scope>)),
+    responses((status = 200, description = "Scopes, in the order of their names.", body = ListPage<ApiScope>)),
     security((), ("token" = ["read"])),
 )]
 pub(crate) async fn list_scopes(
-    State(app): State<App>,
-    Insider(caller): Insider,
-    Query(query): Query<PageQuery>,
-) -> Result<Answer<Page<Scope>>> {
-    let place = Place::new(query.limit, query.cursor.as_deref())?;
-    let found = app.leases.scopes(&caller.as_lessee());
-    let mut found: Vec<(String, Scope)> = found
+    State(app): State<ApiState>,
+    TenantDataAccess(caller): TenantDataAccess,
+    QueryParams(query): QueryParams<PageQuery>,
+) -> Result<JsonResponse<ListPage<ApiScope>>> {
+    let pagination = Pagination::new(query.limit, query.cursor.as_deref())?;
+    let found = app.leases.scopes(&caller.to_lease_caller());
+    let mut found: Vec<(String, ApiScope)> = found
         .iter()
         .map(|status| {
-            let shown = Scope::of(status);
-            // Two tenants may have scopes of one name.
+            let shown = ApiScope::of(status);
+            // Two tenants may have scopes with the same name.
             let key = format!("{} {}", shown.name, shown.tenant.as_deref().unwrap_or(""));
             (key, shown)
         })
         .collect();
     found.sort_by(|(a, _), (b, _)| a.cmp(b));
-    Ok(Answer::ok(place.fill(found)))
+    Ok(JsonResponse::ok(pagination.page(found)))
 }
 
-/// What to open.
+/// A scope to open.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(examples(json!({"name": "debugging", "duration": 14400})))]
 pub(crate) struct NewScope {
-    #[schema(value_type = schema::ScopeName)]
+    #[schema(value_type = schema::ScopeNameSchema)]
     name: String,
-    /// For how many seconds it lives unless it is renewed.
-    #[serde(deserialize_with = "whole")]
+    /// How long it lives unless it is renewed, in seconds.
+    #[serde(deserialize_with = "integer")]
     #[schema(minimum = 1, maximum = 2_592_000)]
     duration: u64,
-    /// Whose it is; only for tokens that have no tenant of their own.
+    /// The tenant of the scope; only for tokens without a tenant.
     #[serde(default)]
-    #[schema(value_type = Option<schema::LabelName>)]
+    #[schema(value_type = Option<schema::LabelNameSchema>)]
     tenant: Option<String>,
 }
 
 /// Open a scope
 ///
-/// Requests that name it belong to it. When it is closed, or not renewed in time, their leases end.
+/// Leases can name it as their owner. When it is closed, or not renewed in time, its leases end.
 #[utoipa::path(
     post, path = "/scopes", tag = "scopes", request_body = NewScope,
     responses(
-        (status = 201, description = "It is open.", body = Scope),
-        (status = 409, description = "It is open already, or being closed.", body = Problem, content_type = "application/problem+json"),
+        (status = 201, description = "It is open.", body = ApiScope),
+        (status = 409, description = "It is already open, or being closed.", body = ApiProblem, content_type = "application/problem+json"),
     ),
     security(("token" = ["request"])),
 )]
 pub(crate) async fn open_scope(
-    State(app): State<App>,
-    Requestor(caller): Requestor,
-    Json(body): Json<NewScope>,
-) -> Result<Answer<Scope>> {
+    State(app): State<ApiState>,
+    RequestAccess(caller): RequestAccess,
+    JsonBody(body): JsonBody<NewScope>,
+) -> Result<JsonResponse<ApiScope>> {
     let name: ScopeName = body.name.parse().map_err(|error| {
-        let problem: nodeyard_lease::Error = error;
-        match problem {
-            nodeyard_lease::Error::Invalid { why, .. } => Problem::invalid_body("/name", why),
-            other => refused(other),
+        let error: nodeyard_lease::Error = error;
+        match error {
+            nodeyard_lease::Error::Invalid { why, .. } => ApiProblem::invalid_body("/name", why),
+            other => lease_problem(other),
         }
     })?;
     let tenant = tenant(body.tenant.as_deref())?;
-    let lessee = caller.as_lessee();
+    let lease_caller = caller.to_lease_caller();
     let opened = app
         .leases
-        .open_scope(&lessee, tenant.as_ref(), &name, body.duration);
-    opened.await.map_err(refused)?;
-    let status = app.leases.scope(&lessee, tenant.as_ref(), &name).await;
-    let status = status.map_err(refused)?;
-    Ok(Answer(StatusCode::CREATED, Scope::of(&status)))
+        .open_scope(&lease_caller, tenant.as_ref(), &name, body.duration);
+    opened.await.map_err(lease_problem)?;
+    let status = app
+        .leases
+        .scope(&lease_caller, tenant.as_ref(), &name)
+        .await;
+    let status = status.map_err(lease_problem)?;
+    Ok(JsonResponse(StatusCode::CREATED, ApiScope::of(&status)))
 }
 
 fn tenant(text: Option<&str>) -> Result<Option<TenantName>> {
     let Some(text) = text else { return Ok(None) };
-    check_plain("/tenant", text)?;
+    check_short_text("/tenant", text)?;
     Ok(Some(text.into()))
 }
 
-/// Whose scope is meant.
+/// The tenant of the scope.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TenantQuery {
-    /// The tenant of the scope; only for tokens that have no tenant of their own.
+    /// The tenant of the scope; only for tokens without a tenant.
     tenant: Option<String>,
 }
 
@@ -186,43 +190,56 @@ impl TenantQuery {
 /// Show a scope
 #[utoipa::path(
     get, path = "/scopes/{name}", tag = "scopes",
-    params(("name" = schema::ScopeName, Path, description = "Its name."), TenantQuery),
-    responses((status = 200, description = "The scope.", body = Scope)),
+    params(("name" = schema::ScopeNameSchema, Path, description = "Its name."), TenantQuery),
+    responses((status = 200, description = "The scope.", body = ApiScope)),
     security((), ("token" = ["read"])),
 )]
 pub(crate) async fn show_scope(
-    State(app): State<App>,
-    Insider(caller): Insider,
-    Named(name): Named<String>,
-    Query(query): Query<TenantQuery>,
-) -> Result<Answer<Scope>> {
+    State(app): State<ApiState>,
+    TenantDataAccess(caller): TenantDataAccess,
+    PathParams(name): PathParams<String>,
+    QueryParams(query): QueryParams<TenantQuery>,
+) -> Result<JsonResponse<ApiScope>> {
     let status = find(&app, &caller, &name, &query).await?;
-    Ok(Answer::ok(Scope::of(&status)))
+    Ok(JsonResponse::ok(ApiScope::of(&status)))
 }
 
 fn scope_name(text: &str) -> Result<ScopeName> {
     let name = text.parse();
-    name.map_err(|_| Problem::not_found(format!("there is no scope {text:?}")))
+    name.map_err(|_| ApiProblem::not_found(format!("no scope {text:?}")))
 }
 
-async fn find(app: &App, caller: &Caller, name: &str, query: &TenantQuery) -> Result<ScopeStatus> {
+async fn find(
+    app: &ApiState,
+    caller: &ApiCaller,
+    name: &str,
+    query: &TenantQuery,
+) -> Result<ScopeStatus> {
     let name = scope_name(name)?;
     let tenant = query.tenant();
-    let lessee = caller.as_lessee();
-    let status = app.leases.scope(&lessee, tenant.as_ref(), &name).await;
-    status.map_err(refused)
+    let lease_caller = caller.to_lease_caller();
+    let status = app
+        .leases
+        .scope(&lease_caller, tenant.as_ref(), &name)
+        .await;
+    status.map_err(lease_problem)
 }
 
-/// A scope that the caller may touch.
-async fn own(app: &App, caller: &Caller, name: &str, query: &TenantQuery) -> Result<ScopeStatus> {
+/// Returns a scope that the caller may use.
+async fn find_usable(
+    app: &ApiState,
+    caller: &ApiCaller,
+    name: &str,
+    query: &TenantQuery,
+) -> Result<ScopeStatus> {
     let status = find(app, caller, name, query).await?;
     if let ScopeStatus::Own { scope, .. } = &status {
         let own = caller.tenant().is_some() || caller.name.as_deref() == Some(&*scope.owner);
         if !own && !caller.may(Right::Operate) {
-            return Err(Problem::forbidden(
+            return Err(ApiProblem::forbidden(
                 Right::Operate,
                 format!(
-                    "the scope is {:?}'s; without the right \"operate\" a token can only use its own",
+                    "the scope belongs to {:?}; without the right \"operate\" a token can only use its own",
                     scope.owner
                 ),
             ));
@@ -233,91 +250,94 @@ async fn own(app: &App, caller: &Caller, name: &str, query: &TenantQuery) -> Res
 
 /// List the nodes of a scope as an Ansible inventory
 ///
-/// In the form that `ansible-inventory --list` prints and that dynamic inventories have.
+/// In the format of `ansible-inventory --list` and of dynamic inventories.
 #[utoipa::path(
     get, path = "/scopes/{name}/inventory", tag = "scopes",
-    params(("name" = schema::ScopeName, Path, description = "Its name."), TenantQuery),
+    params(("name" = schema::ScopeNameSchema, Path, description = "Its name."), TenantQuery),
     responses((status = 200, description = "The inventory.", body = Object)),
     security(("token" = ["request"])),
 )]
 pub(crate) async fn show_inventory(
-    State(app): State<App>,
-    Requestor(caller): Requestor,
-    Named(name): Named<String>,
-    Query(query): Query<TenantQuery>,
-) -> Result<Answer<serde_json::Value>> {
-    let status = own(&app, &caller, &name, &query).await?;
+    State(app): State<ApiState>,
+    RequestAccess(caller): RequestAccess,
+    PathParams(name): PathParams<String>,
+    QueryParams(query): QueryParams<TenantQuery>,
+) -> Result<JsonResponse<serde_json::Value>> {
+    let status = find_usable(&app, &caller, &name, &query).await?;
     if let ScopeStatus::Buildset(_) = status {
-        // Zuul's nodes are Zuul's.
+        // Nodes of a buildset belong to Zuul.
         if !caller.may(Right::Operate) {
-            let text = "nodes of a buildset are Zuul's; this needs the right \"operate\"";
-            return Err(Problem::forbidden(Right::Operate, text));
+            let text =
+                "nodes of a buildset belong to Zuul; reading them needs the right \"operate\"";
+            return Err(ApiProblem::forbidden(Right::Operate, text));
         }
     }
-    Ok(Answer::ok(status.inventory()))
+    Ok(JsonResponse::ok(status.inventory()))
 }
 
 /// Renew a scope
 #[utoipa::path(
-    post, path = "/scopes/{name}/renew", tag = "scopes", request_body = Option<Renewal>,
-    params(("name" = schema::ScopeName, Path, description = "Its name."), TenantQuery),
+    post, path = "/scopes/{name}/renew", tag = "scopes", request_body = Option<RenewRequest>,
+    params(("name" = schema::ScopeNameSchema, Path, description = "Its name."), TenantQuery),
     responses(
-        (status = 200, description = "It is renewed.", body = Scope),
-        (status = 409, description = "It is being closed, or is Zuul's.", body = Problem, content_type = "application/problem+json"),
+        (status = 200, description = "It is renewed.", body = ApiScope),
+        (status = 409, description = "It is being closed, or belongs to Zuul.", body = ApiProblem, content_type = "application/problem+json"),
     ),
     security(("token" = ["request"])),
 )]
 pub(crate) async fn renew_scope(
-    State(app): State<App>,
-    Requestor(caller): Requestor,
-    Named(name): Named<String>,
-    Query(query): Query<TenantQuery>,
-    OptionalJson(body): OptionalJson<Renewal>,
-) -> Result<Answer<Scope>> {
-    own(&app, &caller, &name, &query).await?;
+    State(app): State<ApiState>,
+    RequestAccess(caller): RequestAccess,
+    PathParams(name): PathParams<String>,
+    QueryParams(query): QueryParams<TenantQuery>,
+    OptionalJsonBody(body): OptionalJsonBody<RenewRequest>,
+) -> Result<JsonResponse<ApiScope>> {
+    find_usable(&app, &caller, &name, &query).await?;
     let (scope, tenant) = (scope_name(&name)?, query.tenant());
-    let lessee = caller.as_lessee();
+    let lease_caller = caller.to_lease_caller();
     let renewed = app
         .leases
-        .renew_scope(&lessee, tenant.as_ref(), &scope, body.duration);
-    renewed.await.map_err(refused)?;
+        .renew_scope(&lease_caller, tenant.as_ref(), &scope, body.duration);
+    renewed.await.map_err(lease_problem)?;
     let status = find(&app, &caller, &name, &query).await?;
-    Ok(Answer::ok(Scope::of(&status)))
+    Ok(JsonResponse::ok(ApiScope::of(&status)))
 }
 
 /// Close a scope
 ///
-/// It takes nothing new; its leases end, one after the other.
+/// It accepts no new leases; its leases end one after the other.
 #[utoipa::path(
     delete, path = "/scopes/{name}", tag = "scopes",
-    params(("name" = schema::ScopeName, Path, description = "Its name."), TenantQuery),
+    params(("name" = schema::ScopeNameSchema, Path, description = "Its name."), TenantQuery),
     responses(
-        (status = 202, description = "It is being closed.", body = Scope),
-        (status = 409, description = "It is Zuul's.", body = Problem, content_type = "application/problem+json"),
+        (status = 202, description = "It is being closed.", body = ApiScope),
+        (status = 409, description = "It belongs to Zuul.", body = ApiProblem, content_type = "application/problem+json"),
     ),
     security(("token" = ["request"])),
 )]
 pub(crate) async fn close_scope(
-    State(app): State<App>,
-    Requestor(caller): Requestor,
-    Named(name): Named<String>,
-    Query(query): Query<TenantQuery>,
-) -> Result<Answer<Scope>> {
-    let status = own(&app, &caller, &name, &query).await?;
+    State(app): State<ApiState>,
+    RequestAccess(caller): RequestAccess,
+    PathParams(name): PathParams<String>,
+    QueryParams(query): QueryParams<TenantQuery>,
+) -> Result<JsonResponse<ApiScope>> {
+    let status = find_usable(&app, &caller, &name, &query).await?;
     let (scope, tenant) = (scope_name(&name)?, query.tenant());
-    let lessee = caller.as_lessee();
-    let closed = app.leases.close_scope(&lessee, tenant.as_ref(), &scope);
-    closed.await.map_err(refused)?;
-    let mut shown = Scope::of(&status);
+    let lease_caller = caller.to_lease_caller();
+    let closed = app
+        .leases
+        .close_scope(&lease_caller, tenant.as_ref(), &scope);
+    closed.await.map_err(lease_problem)?;
+    let mut shown = ApiScope::of(&status);
     shown.closing = true;
-    Ok(Answer(StatusCode::ACCEPTED, shown))
+    Ok(JsonResponse(StatusCode::ACCEPTED, shown))
 }
 
-/// Scopes, as events tell of them.
-pub(crate) struct ScopeFeed(pub(crate) Leases);
+/// The source of events about scopes.
+pub(crate) struct ScopeSource(pub(crate) Leases);
 
 #[async_trait]
-impl Follow for ScopeFeed {
+impl EventSource for ScopeSource {
     type Id = ScopeId;
     type Key = ScopeId;
 
@@ -337,12 +357,12 @@ impl Follow for ScopeFeed {
         self.0.cached_ids().1
     }
 
-    fn show(&self, id: &ScopeId) -> Option<(Subject, String)> {
+    fn show(&self, id: &ScopeId) -> Option<(EventSubject, String)> {
         let status = self.0.cached_scope(*id)?;
-        let subject = Subject {
+        let subject = EventSubject {
             tenant: status.tenant().cloned(),
-            ..Subject::new(Kind::Scope, status.name().as_str())
+            ..EventSubject::new(ObjectKind::Scope, status.name().as_str())
         };
-        Some((subject, serde_json::to_string(&Scope::of(&status)).ok()?))
+        Some((subject, serde_json::to_string(&ApiScope::of(&status)).ok()?))
     }
 }

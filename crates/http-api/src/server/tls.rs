@@ -1,4 +1,4 @@
-//! TLS for the API: a certificate of ours, and those of clients where they are asked for.
+//! Loads the TLS configuration of the API: the server's certificate, and the CAs of client certificates.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,22 +11,22 @@ use rustls::{RootCertStore, ServerConfig};
 use tokio_rustls::TlsAcceptor;
 
 #[derive(Debug, thiserror::Error)]
-pub enum TlsError {
-    #[error("{} holds nothing that can be used as {what}", path.display())]
+pub enum ApiTlsError {
+    #[error("failed to load {what} from {}", path.display())]
     File {
         path: PathBuf,
         what: &'static str,
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    #[error("the certificate and the key do not make a server")]
+    #[error("the certificate and the key do not match or are not usable")]
     Unusable(#[source] Box<dyn std::error::Error + Send + Sync>),
-    #[error("the process is about to end")]
+    #[error("the process is shutting down")]
     Stopped,
 }
 
-pub(super) fn acceptor(files: &ApiTls) -> Result<TlsAcceptor, TlsError> {
-    // Given explicitly, so that the process-wide default of another crate never matters.
+pub(super) fn acceptor(files: &ApiTls) -> Result<TlsAcceptor, ApiTlsError> {
+    // Explicit, so that a process-wide default set by another crate does not matter.
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let chain = certificates(Path::new(&files.cert), "a certificate")?;
     let key = PrivateKeyDer::from_pem_file(&files.key);
@@ -53,27 +53,30 @@ pub(super) fn acceptor(files: &ApiTls) -> Result<TlsAcceptor, TlsError> {
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-fn certificates(path: &Path, what: &'static str) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+fn certificates(
+    path: &Path,
+    what: &'static str,
+) -> Result<Vec<CertificateDer<'static>>, ApiTlsError> {
     let all = CertificateDer::pem_file_iter(path).map_err(of_file(path, what))?;
     let all: Vec<_> = all.collect::<Result<_, _>>().map_err(of_file(path, what))?;
     if all.is_empty() {
-        return Err(of_file(path, what)("there is no PEM section in it"));
+        return Err(of_file(path, what)("no PEM section in the file"));
     }
     Ok(all)
 }
 
-fn of_file<E>(path: &Path, what: &'static str) -> impl FnOnce(E) -> TlsError
+fn of_file<E>(path: &Path, what: &'static str) -> impl FnOnce(E) -> ApiTlsError
 where
     E: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let path = path.to_owned();
-    move |source| TlsError::File {
+    move |source| ApiTlsError::File {
         path,
         what,
         source: source.into(),
     }
 }
 
-fn unusable(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> TlsError {
-    TlsError::Unusable(error.into())
+fn unusable(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> ApiTlsError {
+    ApiTlsError::Unusable(error.into())
 }

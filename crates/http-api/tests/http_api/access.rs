@@ -5,44 +5,48 @@ use std::sync::Arc;
 use nodeyard_config::Config;
 use nodeyard_http_api::LocalToken;
 use nodeyard_model::NodeState;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::bed::{
-    ACME, ADMIN, ALICE, Bed, OPERATOR, OTHER, READER, Store, configuration, node, until,
-};
 use crate::client::Client;
-use crate::hand::Hand;
+use crate::fake_launcher::FakeLauncher;
+use crate::testbed::{
+    ACME, ADMIN, ALICE, OPERATOR, OTHER, READER, Store, Testbed, configuration, node, until,
+};
 
 #[tokio::test]
-async fn reading_is_free_and_changing_needs_a_right() {
-    let bed = Bed::new().await;
-    let info = bed.client().get("/info").await.is(200);
+async fn reading_needs_no_token_and_changing_needs_a_right() {
+    let testbed = Testbed::new().await;
+    let info = testbed.client().get("/info").await.is(200);
     assert_eq!(
         info["caller"],
         json!({"token": null, "right": "read", "tenant": null})
     );
-    let info = bed.by(ACME).get("/info").await.is(200);
+    let info = testbed.by(ACME).get("/info").await.is(200);
     assert_eq!(
         info["caller"],
         json!({"token": "acme", "right": "request", "tenant": "acme"})
     );
     let body = json!({"labels": ["small"]});
-    let answer = bed.client().post("/requests", &body).await;
+    let answer = testbed.client().post("/requests", &body).await;
     assert!(answer.header("www-authenticate").starts_with("Bearer"));
     answer.problem(401, "unauthorized");
-    let problem = bed.by(READER).post("/requests", &body).await;
+    let problem = testbed.by(READER).post("/requests", &body).await;
     assert_eq!(problem.problem(403, "forbidden")["right"], "request");
-    let problem = bed.by(ALICE).put("/drains/provider/cloud").await;
+    let problem = testbed.by(ALICE).put("/drains/provider/cloud").await;
     assert_eq!(problem.problem(403, "forbidden")["right"], "operate");
     let build = format!("/builds/debian-{}", "0".repeat(32));
-    let problem = bed.by(OPERATOR).delete(&build).await;
+    let problem = testbed.by(OPERATOR).delete(&build).await;
     assert_eq!(problem.problem(403, "forbidden")["right"], "admin");
-    bed.by(ADMIN).delete(&build).await.problem(404, "not-found");
+    testbed
+        .by(ADMIN)
+        .delete(&build)
+        .await
+        .problem(404, "not-found");
 }
 
 #[tokio::test]
-async fn wrong_and_old_tokens_are_refused_even_for_reading() {
-    let bed = Bed::new().await;
+async fn unknown_and_expired_tokens_are_refused_even_for_reading() {
+    let testbed = Testbed::new().await;
     for header in [
         "Bearer nobody-has-this",
         "Bearer ",
@@ -54,17 +58,18 @@ async fn wrong_and_old_tokens_are_refused_even_for_reading() {
         "Bearer the-token-of-alicee",
         "the-token-of-alice",
     ] {
-        let client = bed.client().with("authorization", header);
+        let client = testbed.client().with("authorization", header);
         let answer = client.get("/info").await;
         // What cannot be a header at all is refused before anybody looks at it.
         if answer.status != 400 {
             answer.problem(401, "unauthorized");
         }
     }
-    let problem = bed.by("the-token-of-old").get("/info").await;
+    let problem = testbed.by("the-token-of-old").get("/info").await;
     let problem = problem.problem(401, "unauthorized");
     assert!(problem["detail"].as_str().unwrap().contains("expired"));
-    bed.client()
+    testbed
+        .client()
         .with("authorization", "bearer  the-token-of-alice ")
         .get("/info")
         .await
@@ -72,9 +77,10 @@ async fn wrong_and_old_tokens_are_refused_even_for_reading() {
 }
 
 #[tokio::test]
-async fn a_new_configuration_changes_who_may_come() {
-    let bed = Bed::new().await;
-    bed.by("brand-new-token-for-carol")
+async fn a_new_configuration_replaces_the_tokens() {
+    let testbed = Testbed::new().await;
+    testbed
+        .by("brand-new-token-for-carol")
         .get("/info")
         .await
         .problem(401, "unauthorized");
@@ -85,74 +91,77 @@ async fn a_new_configuration_changes_who_may_come() {
         .api
         .tokens
         .retain(|token| token.name.as_str() != "alice");
-    bed.config.send_replace(Arc::new(config));
+    testbed.config.send_replace(Arc::new(config));
     until("carol may come", async || {
-        bed.by("brand-new-token-for-carol")
+        testbed
+            .by("brand-new-token-for-carol")
             .get("/info")
             .await
             .status
             == 200
     })
     .await;
-    bed.by(ALICE)
+    testbed
+        .by(ALICE)
         .get("/info")
         .await
         .problem(401, "unauthorized");
-    bed.client().get("/info").await.problem(401, "unauthorized");
-    bed.client()
+    testbed
+        .client()
+        .get("/info")
+        .await
+        .problem(401, "unauthorized");
+    testbed
+        .client()
         .get("/events")
         .await
         .problem(401, "unauthorized");
 }
 
 #[tokio::test]
-async fn a_stream_of_events_does_not_outlast_its_token() {
-    let bed = Bed::new().await;
-    let mut stays = bed.by(READER).events("?kind=node").await;
-    let gone = bed.by(ALICE).events("").await;
-    let confined = bed.by(OPERATOR).events("").await;
-    let nobody = bed.client().events("").await;
+async fn an_event_stream_ends_with_its_token() {
+    let testbed = Testbed::new().await;
+    let mut stays = testbed.by(READER).events("?kind=node").await;
+    let gone = testbed.by(ALICE).events("").await;
+    let confined = testbed.by(OPERATOR).events("").await;
+    let nobody = testbed.client().events("").await;
     let mut config = configuration("");
     let tokens = &mut config.api.tokens;
     tokens.retain(|token| token.name.as_str() != "alice" && token.tenant.is_none());
     let mut tokens = tokens.iter_mut();
     let operator = tokens.find(|token| token.name.as_str() == "operator");
     operator.unwrap().tenant = Some("acme".to_owned());
-    bed.config.send_replace(Arc::new(config));
+    testbed.config.send_replace(Arc::new(config));
     for ended in [gone, confined] {
-        assert!(
-            ended
-                .rest()
-                .await
-                .contains(": what you may see has changed")
-        );
+        assert!(ended.rest().await.contains(": access has changed"));
     }
-    bed.by(ALICE)
+    testbed
+        .by(ALICE)
         .get("/events")
         .await
         .problem(401, "unauthorized");
     // Who may come back is told from there on what it may see now.
-    let mut again = bed.by(OPERATOR).events("?kind=node").await;
+    let mut again = testbed.by(OPERATOR).events("?kind=node").await;
     let mut node = node("small", NodeState::Ready);
-    let (free, _) = bed.registry.nodes().create(&node).await.unwrap();
+    let (free, _) = testbed.registry.nodes().create(&node).await.unwrap();
     node.tenant_name = Some("acme".into());
-    let (owned, _) = bed.registry.nodes().create(&node).await.unwrap();
+    let (owned, _) = testbed.registry.nodes().create(&node).await.unwrap();
     assert_eq!(again.next().await.data["id"], owned.to_string());
     let free = free.to_string();
     stays.until(|event| event.data["id"] == *free).await;
     // As long as there is a tenant, nothing changes for those without a token.
-    bed.config.send_replace(Arc::new(without_tenants()));
+    testbed.config.send_replace(Arc::new(without_tenants()));
     nobody.rest().await;
 }
 
 #[tokio::test]
-async fn the_token_of_the_host_allows_everything() {
+async fn the_local_token_allows_everything() {
     let store = Store::new();
     let token = LocalToken::ensure(store.directory.path()).unwrap();
     let config = configuration("");
-    let bed = Bed::on(store.engine.session(), config, Some(token)).await;
+    let testbed = Testbed::on(store.engine.session(), config, Some(token)).await;
     let found = LocalToken::find(store.directory.path()).unwrap();
-    let info = bed.by(found.reveal()).get("/info").await.is(200);
+    let info = testbed.by(found.reveal()).get("/info").await.is(200);
     assert_eq!(
         info["caller"],
         json!({"token": "local", "right": "admin", "tenant": null})
@@ -173,12 +182,12 @@ async fn ids(client: &Client, path: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_tenant_sees_and_touches_only_what_is_its_own() {
-    let bed = Bed::new().await;
-    let _hand = Hand::new(&bed.registry);
-    let (acme, other) = (bed.by(ACME), bed.by(OTHER));
+async fn a_tenant_sees_and_changes_only_its_own_data() {
+    let testbed = Testbed::new().await;
+    let _hand = FakeLauncher::new(&testbed.registry);
+    let (acme, other) = (testbed.by(ACME), testbed.by(OTHER));
     let free = node("small", NodeState::Ready);
-    bed.registry.nodes().create(&free).await.unwrap();
+    testbed.registry.nodes().create(&free).await.unwrap();
     let mut heard = other.events("").await;
     let body = json!({"labels": ["small"], "scope": "shared-name"});
     let lease = acme.post("/requests", &body).await.is(201);
@@ -197,7 +206,7 @@ async fn a_tenant_sees_and_touches_only_what_is_its_own() {
         assert_eq!(ids(&other, path).await, [""; 0], "{path}");
     }
     until("both nodes are listed", async || {
-        ids(&bed.by(READER), "/nodes").await.len() == 2
+        ids(&testbed.by(READER), "/nodes").await.len() == 2
     })
     .await;
     for path in [
@@ -252,7 +261,10 @@ async fn a_tenant_sees_and_touches_only_what_is_its_own() {
     other.post("/scopes", &scope).await.is(201);
     let shown = other.get("/scopes/shared-name").await.is(200);
     assert_eq!(shown["tenant"], "other");
-    let shown = bed.by(ADMIN).get("/scopes/shared-name?tenant=acme").await;
+    let shown = testbed
+        .by(ADMIN)
+        .get("/scopes/shared-name?tenant=acme")
+        .await;
     assert_eq!(shown.is(200)["tenant"], "acme");
 
     // All that the other tenant has heard is its own.
@@ -267,21 +279,21 @@ fn without_tenants() -> Config {
 }
 
 #[tokio::test]
-async fn without_a_token_nothing_is_seen_of_tenants() {
-    let bed = Bed::new().await;
-    let _hand = Hand::new(&bed.registry);
-    let nobody = bed.client();
+async fn tenant_data_needs_a_token() {
+    let testbed = Testbed::new().await;
+    let _hand = FakeLauncher::new(&testbed.registry);
+    let nobody = testbed.client();
     let mut heard = nobody.events("").await;
     let body = json!({"labels": ["small"], "scope": "secret-name"});
-    let lease = bed.by(ACME).post("/requests", &body).await.is(201);
+    let lease = testbed.by(ACME).post("/requests", &body).await.is(201);
     let id = lease["id"].as_str().unwrap();
     let path = format!("/leases/{id}?wait=60");
-    let lease = bed.by(ACME).get(&path).await.is(200);
+    let lease = testbed.by(ACME).get(&path).await.is(200);
     let node = lease["nodes"][0]["id"].as_str().unwrap();
     let request = lease["request"].as_str().unwrap();
 
     // Every path of the document is either closed or tells nothing of it.
-    let document: Value = serde_json::from_str(&nodeyard_http_api::openapi_json()).unwrap();
+    let document = crate::openapi::checked_in();
     for (path, item) in document["paths"].as_object().unwrap() {
         let path = path.strip_prefix("/api/v1").unwrap();
         if item.get("get").is_none() || path == "/events" {
@@ -308,7 +320,11 @@ async fn without_a_token_nothing_is_seen_of_tenants() {
     }
 
     // Nor is it told as an event; who waits for one is told why in vain.
-    bed.by(OPERATOR).put("/drains/label/small").await.is(201);
+    testbed
+        .by(OPERATOR)
+        .put("/drains/label/small")
+        .await
+        .is(201);
     assert_eq!(heard.next().await.kind, "drain");
     for kind in ["node", "drain,lease", "scope", "request"] {
         let answer = nobody.get(&format!("/events?kind={kind}")).await;
@@ -316,30 +332,30 @@ async fn without_a_token_nothing_is_seen_of_tenants() {
     }
 
     // Where there are no tenants, everybody may look.
-    bed.config.send_replace(Arc::new(without_tenants()));
+    testbed.config.send_replace(Arc::new(without_tenants()));
     let shown = nobody.get(&format!("/nodes/{node}")).await.is(200);
     assert_eq!(shown["tenant"], "acme");
 }
 
 #[tokio::test]
-async fn a_caller_is_kept_to_its_rate() {
-    let bed = Bed::new().await;
+async fn callers_are_rate_limited() {
+    let testbed = Testbed::new().await;
     let mut config = configuration("");
     config.api.rate_limit = 1;
-    bed.config.send_replace(Arc::new(config));
+    testbed.config.send_replace(Arc::new(config));
     let mut answers = Vec::new();
     for _ in 0..50 {
-        answers.push(bed.by(ALICE).get("/info").await);
+        answers.push(testbed.by(ALICE).get("/info").await);
     }
     let refused = answers.iter().find(|answer| answer.status == 429).unwrap();
     let seconds: u64 = refused.header("retry-after").parse().unwrap();
     assert!(seconds >= 1);
     refused.clone().problem(429, "too-many-requests");
     // Others are not concerned; guesses are limited, too.
-    bed.by(ADMIN).get("/info").await.is(200);
+    testbed.by(ADMIN).get("/info").await.is(200);
     let mut guesses = Vec::new();
     for _ in 0..50 {
-        guesses.push(bed.by("a-guess").get("/info").await.status);
+        guesses.push(testbed.by("a-guess").get("/info").await.status);
     }
     assert!(
         guesses.contains(&401) && guesses.contains(&429),

@@ -7,17 +7,17 @@ use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
 
-use crate::bed::DEADLINE;
+use crate::testbed::DEADLINE;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Answer {
+pub(crate) struct HttpResponse {
     pub(crate) status: u16,
     /// By names in lower case.
     pub(crate) headers: BTreeMap<String, String>,
     pub(crate) body: String,
 }
 
-impl Answer {
+impl HttpResponse {
     pub(crate) fn header(&self, name: &str) -> &str {
         self.headers.get(name).map_or("", String::as_str)
     }
@@ -76,24 +76,24 @@ impl Client {
         self
     }
 
-    pub(crate) async fn get(&self, path: &str) -> Answer {
+    pub(crate) async fn get(&self, path: &str) -> HttpResponse {
         self.ask("GET", path, None).await
     }
 
-    pub(crate) async fn put(&self, path: &str) -> Answer {
+    pub(crate) async fn put(&self, path: &str) -> HttpResponse {
         self.ask("PUT", path, None).await
     }
 
-    pub(crate) async fn delete(&self, path: &str) -> Answer {
+    pub(crate) async fn delete(&self, path: &str) -> HttpResponse {
         self.ask("DELETE", path, None).await
     }
 
-    pub(crate) async fn post(&self, path: &str, body: &Value) -> Answer {
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> HttpResponse {
         let client = self.clone().with("content-type", "application/json");
         client.ask("POST", path, Some(&body.to_string())).await
     }
 
-    pub(crate) async fn ask(&self, method: &str, path: &str, body: Option<&str>) -> Answer {
+    pub(crate) async fn ask(&self, method: &str, path: &str, body: Option<&str>) -> HttpResponse {
         let head = self.head(method, path, "1.0", body.map(str::len));
         let request = head + body.unwrap_or("");
         raw(self.server, request.as_bytes()).await.unwrap()
@@ -192,7 +192,7 @@ impl Events {
 }
 
 /// Sends these bytes and reads until the server hangs up.
-pub(crate) async fn raw(server: SocketAddr, request: &[u8]) -> std::io::Result<Answer> {
+pub(crate) async fn raw(server: SocketAddr, request: &[u8]) -> std::io::Result<HttpResponse> {
     let mut stream = TcpStream::connect(server).await?;
     // The server may have heard enough before we have said everything.
     let _ = stream.write_all(request).await;
@@ -211,12 +211,12 @@ pub(crate) async fn raw(server: SocketAddr, request: &[u8]) -> std::io::Result<A
     }
 }
 
-fn parse(answer: &str) -> Option<Answer> {
+fn parse(answer: &str) -> Option<HttpResponse> {
     let (head, body) = answer.split_once("\r\n\r\n")?;
     let mut lines = head.lines();
     let status = lines.next()?.split(' ').nth(1)?.parse().ok()?;
     let headers = lines.filter_map(|line| line.split_once(": "));
-    Some(Answer {
+    Some(HttpResponse {
         status,
         headers: headers
             .map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()))

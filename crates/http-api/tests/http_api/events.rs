@@ -5,13 +5,13 @@ use nodeyard_store::registry::Patience;
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use crate::bed::{ALICE, Bed, OPERATOR, READER, at, node};
 use crate::client::Event;
-use crate::hand::Hand;
+use crate::fake_launcher::FakeLauncher;
+use crate::testbed::{ALICE, OPERATOR, READER, Testbed, at, node};
 
-async fn new_node(bed: &Bed) -> String {
+async fn new_node(testbed: &Testbed) -> String {
     let node = node("small", NodeState::Ready);
-    let (id, _) = bed.registry.nodes().create(&node).await.unwrap();
+    let (id, _) = testbed.registry.nodes().create(&node).await.unwrap();
     id.to_string()
 }
 
@@ -20,16 +20,16 @@ fn about(id: &str) -> impl Fn(&Event) -> bool {
 }
 
 #[tokio::test]
-async fn a_node_is_followed_from_its_first_moment_to_its_last() {
-    let bed = Bed::new().await;
-    let mut events = bed.by(READER).events("?kind=node").await;
-    let id = new_node(&bed).await;
+async fn events_cover_the_life_of_a_node() {
+    let testbed = Testbed::new().await;
+    let mut events = testbed.by(READER).events("?kind=node").await;
+    let id = new_node(&testbed).await;
     let event = events.until(about(&id)).await;
     assert_eq!(event.kind, "node");
     assert_eq!(event.data["change"], "created");
     assert_eq!(event.data["object"]["state"], "ready");
 
-    let nodes = bed.registry.nodes();
+    let nodes = testbed.registry.nodes();
     let number = id.parse().unwrap();
     let mut held = nodes
         .lock(number, Patience::None)
@@ -51,13 +51,13 @@ async fn a_node_is_followed_from_its_first_moment_to_its_last() {
 }
 
 #[tokio::test]
-async fn everything_that_changes_is_told() {
-    let bed = Bed::new().await;
-    let _hand = Hand::new(&bed.registry);
-    let mut events = bed.by(READER).events("").await;
-    let operator = bed.by(OPERATOR);
+async fn every_kind_of_object_has_events() {
+    let testbed = Testbed::new().await;
+    let _hand = FakeLauncher::new(&testbed.registry);
+    let mut events = testbed.by(READER).events("").await;
+    let operator = testbed.by(OPERATOR);
     let body = json!({"labels": ["small"], "scope": "mine"});
-    let lease = bed.by(ALICE).post("/requests", &body).await.is(201);
+    let lease = testbed.by(ALICE).post("/requests", &body).await.is(201);
     let id = lease["id"].as_str().unwrap();
     let active = |event: &Event| event.kind == "lease" && event.data["object"]["phase"] == "active";
     let mut kinds = std::collections::BTreeSet::new();
@@ -85,11 +85,11 @@ async fn everything_that_changes_is_told() {
     assert_eq!(event.data["object"]["name"], "small");
     let component =
         nodeyard_model::Component::new("np01".into(), nodeyard_model::ComponentKind::Launcher);
-    let _registered = bed.registry.components().register(&component).unwrap();
+    let _registered = testbed.registry.components().register(&component).unwrap();
     let event = events.until(|event| event.kind == "component").await;
     assert_eq!(event.data["object"]["hostname"], "np01");
     let image = ImageName::new("debian").unwrap();
-    crate::images::build(&bed.registry, &image).await;
+    crate::images::build(&testbed.registry, &image).await;
     events.until(|event| event.kind == "build").await;
     events.until(|event| event.kind == "upload").await;
     assert!(
@@ -102,26 +102,34 @@ async fn everything_that_changes_is_told() {
 }
 
 #[tokio::test]
-async fn filters_leave_out_the_rest() {
-    let bed = Bed::new().await;
-    let _hand = Hand::new(&bed.registry);
+async fn filters_select_events() {
+    let testbed = Testbed::new().await;
+    let _hand = FakeLauncher::new(&testbed.registry);
     let body = json!({"labels": ["small"]});
-    let lease = bed.by(ALICE).post("/requests", &body).await.is(201);
+    let lease = testbed.by(ALICE).post("/requests", &body).await.is(201);
     let id = lease["id"].as_str().unwrap();
-    let lease = bed
+    let lease = testbed
         .by(ALICE)
         .get(&format!("/leases/{id}?wait=60"))
         .await
         .is(200);
     let node = lease["nodes"][0]["id"].as_str().unwrap();
-    let mut events = bed
+    let mut events = testbed
         .by(READER)
         .events(&format!("?kind=node,lease&about={node}"))
         .await;
-    new_node(&bed).await;
-    bed.by(OPERATOR).put("/drains/label/small").await.is(201);
-    bed.by(ALICE).delete(&format!("/leases/{id}")).await.is(200);
-    new_node(&bed).await;
+    new_node(&testbed).await;
+    testbed
+        .by(OPERATOR)
+        .put("/drains/label/small")
+        .await
+        .is(201);
+    testbed
+        .by(ALICE)
+        .delete(&format!("/leases/{id}"))
+        .await
+        .is(200);
+    new_node(&testbed).await;
     let mut ended = false;
     let mut used = false;
     while !(ended && used) {
@@ -141,19 +149,21 @@ async fn filters_leave_out_the_rest() {
 }
 
 #[tokio::test]
-async fn who_comes_back_hears_what_was_missed() {
-    let bed = Bed::new().await;
-    let mut events = bed.by(READER).events("?kind=node").await;
-    let first = new_node(&bed).await;
+async fn a_resumed_stream_sends_missed_events() {
+    let testbed = Testbed::new().await;
+    let mut events = testbed.by(READER).events("?kind=node").await;
+    let first = new_node(&testbed).await;
     let seen = events.until(about(&first)).await;
     drop(events);
-    let missed = new_node(&bed).await;
+    let missed = new_node(&testbed).await;
     for again in [
-        bed.by(READER)
+        testbed
+            .by(READER)
             .with("last-event-id", &seen.id)
             .events("?kind=node")
             .await,
-        bed.by(READER)
+        testbed
+            .by(READER)
             .events(&format!("?kind=node&last_event_id={}", seen.id))
             .await,
     ] {
@@ -164,52 +174,52 @@ async fn who_comes_back_hears_what_was_missed() {
 }
 
 #[tokio::test]
-async fn who_missed_too_much_is_told_to_list_again() {
-    let bed = Bed::new().await;
+async fn a_stream_with_a_gap_sends_a_reset() {
+    let testbed = Testbed::new().await;
     for id in ["1-1", "nonsense", "", "ffffffffffffffff-ffffffffffffffff"] {
-        let client = bed.by(READER).with("last-event-id", id);
+        let client = testbed.by(READER).with("last-event-id", id);
         let mut events = client.events("?kind=node").await;
         let reset = events.next().await;
         assert_eq!(reset.kind, "reset", "{id}");
         // From there on it goes on as usual, and its id is good for coming back.
-        let new = new_node(&bed).await;
+        let new = new_node(&testbed).await;
         let event = events.until(about(&new)).await;
         assert_eq!(event.data["change"], "created");
-        let client = bed.by(READER).with("last-event-id", &reset.id);
+        let client = testbed.by(READER).with("last-event-id", &reset.id);
         let mut events = client.events("?kind=node").await;
         events.until(about(&new)).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_thousand_listeners_hear_the_same() {
-    let bed = Bed::new().await;
+async fn two_thousand_streams_get_the_same_events() {
+    let testbed = Testbed::new().await;
     let mut listeners = Vec::new();
     for _ in 0..2000 {
-        listeners.push(bed.by(READER).events("?kind=node").await);
+        listeners.push(testbed.by(READER).events("?kind=node").await);
     }
-    let id = new_node(&bed).await;
+    let id = new_node(&testbed).await;
     for listener in &mut listeners {
         let event = listener.until(about(&id)).await;
         assert_eq!(event.data["change"], "created");
     }
     // They do not keep others from being answered.
-    bed.by(READER).get("/info").await.is(200);
+    testbed.by(READER).get("/info").await.is(200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_does_not_read_holds_up_nobody() {
-    let bed = Bed::new().await;
+async fn a_client_that_does_not_read_delays_no_other() {
+    let testbed = Testbed::new().await;
     let mut sleepers = Vec::new();
     for _ in 0..20 {
-        sleepers.push(bed.by(READER).events("").await);
+        sleepers.push(testbed.by(READER).events("").await);
     }
-    let mut events = bed.by(READER).events("?kind=node").await;
+    let mut events = testbed.by(READER).events("?kind=node").await;
     // More than fits into the buffers on the way.
     let mut large = node("small", NodeState::Ready);
     large.comment = Some("x".repeat(100_000).into());
     for _ in 0..100 {
-        let (id, _) = bed.registry.nodes().create(&large).await.unwrap();
+        let (id, _) = testbed.registry.nodes().create(&large).await.unwrap();
         events.until(about(&id.to_string())).await;
     }
     // A sleeper that wakes up finds everything, or is told that it does not.
@@ -219,19 +229,21 @@ async fn who_does_not_read_holds_up_nobody() {
 }
 
 #[tokio::test]
-async fn streams_end_with_the_server() {
-    let mut bed = Bed::new().await;
-    let events = bed.by(READER).events("").await;
-    let alice = bed.by(ALICE);
+async fn streams_end_on_shutdown() {
+    let mut testbed = Testbed::new().await;
+    let events = testbed.by(READER).events("").await;
+    let alice = testbed.by(ALICE);
     let body = json!({"labels": ["x"]});
     let lease = alice.post("/requests", &body).await.is(201);
     let path = format!("/leases/{}?wait=60", lease["id"].as_str().unwrap());
-    let mut waiting = tokio::net::TcpStream::connect(bed.address).await.unwrap();
+    let mut waiting = tokio::net::TcpStream::connect(testbed.address)
+        .await
+        .unwrap();
     let head = format!("GET /api/v1{path} HTTP/1.0\r\nauthorization: Bearer {READER}\r\n\r\n");
     waiting.write_all(head.as_bytes()).await.unwrap();
-    bed.shutdown.cancel();
-    let task = bed.task.take().unwrap();
-    tokio::time::timeout(crate::bed::DEADLINE, task)
+    testbed.shutdown.cancel();
+    let task = testbed.task.take().unwrap();
+    tokio::time::timeout(crate::testbed::DEADLINE, task)
         .await
         .unwrap()
         .unwrap();

@@ -6,7 +6,7 @@ use nodeyard_model::{
 use nodeyard_store::registry::Registry;
 use serde_json::json;
 
-use crate::bed::{ADMIN, ALICE, Bed, OPERATOR, at, until};
+use crate::testbed::{ADMIN, ALICE, OPERATOR, Testbed, at, until};
 
 const BUILD: &str = "0a5c8c1e6e2f4d0f9c3b7a8d5e1f2a3b";
 
@@ -28,17 +28,18 @@ pub(crate) async fn build(registry: &Registry, image: &ImageName) {
 }
 
 #[tokio::test]
-async fn images_are_asked_for_paused_and_deleted() {
-    let bed = Bed::new().await;
-    let operator = bed.by(OPERATOR);
+async fn images_are_built_paused_and_deleted() {
+    let testbed = Testbed::new().await;
+    let operator = testbed.by(OPERATOR);
     // What is configured is there before anybody has built it.
-    let images = bed.client().get("/images").await.is(200);
+    let images = testbed.client().get("/images").await.is(200);
     assert_eq!(images["items"][0]["name"], "debian");
     operator
         .put("/images/debian/pause")
         .await
         .problem(409, "conflict");
-    bed.by(ALICE)
+    testbed
+        .by(ALICE)
         .ask("POST", "/images/debian/builds", None)
         .await
         .problem(403, "forbidden");
@@ -55,7 +56,7 @@ async fn images_are_asked_for_paused_and_deleted() {
         .await
         .problem(404, "not-found");
     until("the wish is seen", async || {
-        let image = bed.client().get("/images/debian").await.is(200);
+        let image = testbed.client().get("/images/debian").await.is(200);
         image["asked"].is_string()
     })
     .await;
@@ -66,35 +67,39 @@ async fn images_are_asked_for_paused_and_deleted() {
     assert_eq!(paused["paused"], false);
     operator.delete("/images/debian/pause").await.is(200);
 
-    build(&bed.registry, &ImageName::new("debian").unwrap()).await;
+    build(&testbed.registry, &ImageName::new("debian").unwrap()).await;
     let id = format!("debian-{BUILD}");
     until("the build is seen", async || {
-        bed.client().get(&format!("/builds/{id}")).await.status == 200
+        testbed.client().get(&format!("/builds/{id}")).await.status == 200
     })
     .await;
-    let builds = bed
+    let builds = testbed
         .client()
         .get("/builds?image=debian&state=ready")
         .await
         .is(200);
     assert_eq!(builds["items"][0]["formats"], json!(["qcow2", "raw"]));
-    let none = bed.client().get("/builds?image=other").await.is(200);
+    let none = testbed.client().get("/builds?image=other").await.is(200);
     assert_eq!(none["items"], json!([]));
     let upload = format!("/uploads/{id}/cloud/0000000000");
     until("the upload is seen", async || {
-        bed.client().get(&upload).await.status == 200
+        testbed.client().get(&upload).await.status == 200
     })
     .await;
-    let uploads = bed.client().get("/uploads?provider=cloud").await.is(200);
+    let uploads = testbed
+        .client()
+        .get("/uploads?provider=cloud")
+        .await
+        .is(200);
     assert_eq!(uploads["items"][0]["external_id"], "image-1");
 
     operator.delete(&upload).await.problem(403, "forbidden");
-    let admin = bed.by(ADMIN);
+    let admin = testbed.by(ADMIN);
     admin.delete(&upload).await.is(202);
     admin.delete(&format!("/builds/{id}")).await.is(202);
     until("both are marked", async || {
-        let build = bed.client().get(&format!("/builds/{id}")).await.is(200);
-        let upload = bed.client().get(&upload).await.is(200);
+        let build = testbed.client().get(&format!("/builds/{id}")).await.is(200);
+        let upload = testbed.client().get(&upload).await.is(200);
         build["state"] == "deleting" && upload["state"] == "deleting"
     })
     .await;

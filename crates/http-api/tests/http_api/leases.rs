@@ -2,14 +2,14 @@
 
 use serde_json::json;
 
-use crate::bed::{ADMIN, ALICE, BOB, Bed, OPERATOR, READER, until};
-use crate::hand::Hand;
+use crate::fake_launcher::FakeLauncher;
+use crate::testbed::{ADMIN, ALICE, BOB, OPERATOR, READER, Testbed, until};
 
 #[tokio::test]
-async fn nodes_are_asked_for_used_and_given_back() {
-    let bed = Bed::new().await;
-    let _hand = Hand::new(&bed.registry);
-    let alice = bed.by(ALICE);
+async fn nodes_are_requested_used_and_released() {
+    let testbed = Testbed::new().await;
+    let _hand = FakeLauncher::new(&testbed.registry);
+    let alice = testbed.by(ALICE);
     let asked = alice
         .post(
             "/requests",
@@ -32,18 +32,31 @@ async fn nodes_are_asked_for_used_and_given_back() {
     let node = nodes[0]["id"].as_str().unwrap().to_owned();
 
     // Others see it, but not how to get in.
-    let seen = bed.by(READER).get(&format!("/leases/{id}")).await.is(200);
+    let seen = testbed
+        .by(READER)
+        .get(&format!("/leases/{id}"))
+        .await
+        .is(200);
     assert_eq!(seen["nodes"][0]["connection"], json!(null));
     let path = format!("/nodes/{node}/connection");
-    bed.client().get(&path).await.problem(401, "unauthorized");
-    bed.by(READER).get(&path).await.problem(403, "forbidden");
-    bed.by(BOB).get(&path).await.problem(403, "forbidden");
+    testbed
+        .client()
+        .get(&path)
+        .await
+        .problem(401, "unauthorized");
+    testbed
+        .by(READER)
+        .get(&path)
+        .await
+        .problem(403, "forbidden");
+    testbed.by(BOB).get(&path).await.problem(403, "forbidden");
     let connection = alice.get(&path).await.is(200);
     assert_eq!(connection["host_keys"], json!(["ssh-ed25519 AAAA"]));
     assert_eq!(connection["user"], "zuul");
 
     let renew = format!("/leases/{id}/renew");
-    bed.by(BOB)
+    testbed
+        .by(BOB)
         .post(&renew, &json!({}))
         .await
         .problem(403, "forbidden");
@@ -52,7 +65,8 @@ async fn nodes_are_asked_for_used_and_given_back() {
     // Without a body it is the time that was asked for.
     alice.ask("POST", &renew, None).await.is(200);
 
-    bed.by(BOB)
+    testbed
+        .by(BOB)
         .delete(&format!("/leases/{id}"))
         .await
         .problem(403, "forbidden");
@@ -67,16 +81,16 @@ async fn nodes_are_asked_for_used_and_given_back() {
         .await
         .problem(409, "conflict");
     until("its node is used", async || {
-        let node = bed.by(READER).get(&format!("/nodes/{node}")).await;
+        let node = testbed.by(READER).get(&format!("/nodes/{node}")).await;
         node.json()["state"] == "used"
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_request_that_waits_is_taken_back() {
-    let bed = Bed::new().await;
-    let alice = bed.by(ALICE);
+async fn a_waiting_request_is_cancelled() {
+    let testbed = Testbed::new().await;
+    let alice = testbed.by(ALICE);
     let body = json!({"labels": ["unheard-of"]});
     let lease = alice.post("/requests", &body).await.is(201);
     let id = lease["id"].as_str().unwrap();
@@ -84,7 +98,7 @@ async fn a_request_that_waits_is_taken_back() {
     let lease = alice.get(&format!("/leases/{id}?wait=1")).await.is(200);
     assert_eq!(lease["phase"], "waiting");
     let requests = async || {
-        let requests = bed.by(READER).get("/requests?state=requested").await;
+        let requests = testbed.by(READER).get("/requests?state=requested").await;
         requests.is(200)["items"].clone()
     };
     until("its request is listed", async || {
@@ -95,7 +109,8 @@ async fn a_request_that_waits_is_taken_back() {
     let request = &requests[0];
     assert_eq!(request["lease"], id);
     let request = request["id"].as_str().unwrap();
-    bed.by(BOB)
+    testbed
+        .by(BOB)
         .delete(&format!("/requests/{request}"))
         .await
         .problem(403, "forbidden");
@@ -106,9 +121,9 @@ async fn a_request_that_waits_is_taken_back() {
 }
 
 #[tokio::test]
-async fn a_request_is_known_after_its_nodes_were_taken() {
-    let bed = Bed::new().await;
-    let alice = bed.by(ALICE);
+async fn a_request_is_shown_after_its_nodes_were_taken() {
+    let testbed = Testbed::new().await;
+    let alice = testbed.by(ALICE);
     let body = json!({"labels": ["small"]});
     let lease = alice.post("/requests", &body).await.is(201);
     let id = lease["id"].as_str().unwrap();
@@ -126,12 +141,12 @@ async fn a_request_is_known_after_its_nodes_were_taken() {
         let alice = alice.clone();
         async move { alice.get(&path).await }
     });
-    let _hand = Hand::new(&bed.registry);
+    let _hand = FakeLauncher::new(&testbed.registry);
     let found = waiting.await.unwrap().is(200);
     assert_eq!(found["state"], "fulfilled");
     alice.get(&format!("/leases/{id}?wait=60")).await.is(200);
     until("the record of the request is gone", async || {
-        let left = bed.by(READER).get("/requests").await.is(200);
+        let left = testbed.by(READER).get("/requests").await.is(200);
         left["items"] == json!([])
     })
     .await;
@@ -141,9 +156,9 @@ async fn a_request_is_known_after_its_nodes_were_taken() {
 }
 
 #[tokio::test]
-async fn what_is_sent_twice_happens_once() {
-    let bed = Bed::new().await;
-    let alice = bed.by(ALICE).with("idempotency-key", "6f0a2f0e");
+async fn idempotency_keys_prevent_duplicates() {
+    let testbed = Testbed::new().await;
+    let alice = testbed.by(ALICE).with("idempotency-key", "6f0a2f0e");
     let body = json!({"labels": ["small"]});
     let (one, two) = tokio::join!(
         alice.post("/requests", &body),
@@ -159,17 +174,17 @@ async fn what_is_sent_twice_happens_once() {
         .await
         .problem(409, "conflict");
     let listed = async || {
-        let leases = bed.by(READER).get("/leases").await.is(200);
+        let leases = testbed.by(READER).get("/leases").await.is(200);
         leases["items"].as_array().unwrap().len()
     };
     until("it is listed", async || listed().await > 0).await;
     assert_eq!(listed().await, 1);
     // Somebody else's key is another one.
-    let bob = bed.by(BOB).with("idempotency-key", "6f0a2f0e");
+    let bob = testbed.by(BOB).with("idempotency-key", "6f0a2f0e");
     let lease = bob.post("/requests", &body).await.is(201);
     assert_eq!(lease["requestor"], "bob");
     for bad in ["", "a b", &"x".repeat(129)] {
-        let client = bed.by(ALICE).with("idempotency-key", bad);
+        let client = testbed.by(ALICE).with("idempotency-key", bad);
         client
             .post("/requests", &body)
             .await
@@ -178,10 +193,10 @@ async fn what_is_sent_twice_happens_once() {
 }
 
 #[tokio::test]
-async fn a_node_is_held_and_let_go() {
-    let bed = Bed::new().await;
-    let _hand = Hand::new(&bed.registry);
-    let (alice, operator) = (bed.by(ALICE), bed.by(OPERATOR));
+async fn a_node_is_held_and_released() {
+    let testbed = Testbed::new().await;
+    let _hand = FakeLauncher::new(&testbed.registry);
+    let (alice, operator) = (testbed.by(ALICE), testbed.by(OPERATOR));
     let body = json!({"labels": ["small", "small", "small"]});
     let lease = alice.post("/requests", &body).await.is(201);
     let id = lease["id"].as_str().unwrap();
@@ -201,7 +216,8 @@ async fn a_node_is_held_and_let_go() {
 
     // One is given back, one is deleted, and the one on hold outlives them.
     let release = format!("/nodes/{}/release", node(1));
-    bed.by(BOB)
+    testbed
+        .by(BOB)
         .ask("POST", &release, None)
         .await
         .problem(403, "forbidden");
@@ -224,18 +240,18 @@ async fn a_node_is_held_and_let_go() {
 }
 
 #[tokio::test]
-async fn nodes_that_nobody_leases_are_changed_as_the_command_line_does() {
-    let bed = Bed::new().await;
-    let free = crate::bed::node("small", nodeyard_model::NodeState::Ready);
-    let (free, _) = bed.registry.nodes().create(&free).await.unwrap();
-    let used = crate::bed::node("small", nodeyard_model::NodeState::InUse);
-    let (used, _) = bed.registry.nodes().create(&used).await.unwrap();
-    let nodes = bed.registry.nodes();
+async fn unleased_nodes_are_changed_as_by_the_command_line() {
+    let testbed = Testbed::new().await;
+    let free = crate::testbed::node("small", nodeyard_model::NodeState::Ready);
+    let (free, _) = testbed.registry.nodes().create(&free).await.unwrap();
+    let used = crate::testbed::node("small", nodeyard_model::NodeState::InUse);
+    let (used, _) = testbed.registry.nodes().create(&used).await.unwrap();
+    let nodes = testbed.registry.nodes();
     let lock = nodes.lock(used, nodeyard_store::registry::Patience::None);
     let _lock = lock.await.unwrap().held().unwrap();
-    let operator = bed.by(OPERATOR);
+    let operator = testbed.by(OPERATOR);
     until("both are there", async || {
-        bed.by(READER).get("/nodes").await.json()["items"]
+        testbed.by(READER).get("/nodes").await.json()["items"]
             .as_array()
             .unwrap()
             .len()
@@ -243,14 +259,16 @@ async fn nodes_that_nobody_leases_are_changed_as_the_command_line_does() {
     })
     .await;
     let release = format!("/nodes/{free}/release");
-    bed.by(ADMIN)
+    testbed
+        .by(ADMIN)
         .ask("POST", &release, None)
         .await
         .problem(409, "conflict");
     let hold = format!("/nodes/{free}/hold");
     let held = operator.ask("POST", &hold, None).await.is(200);
     assert_eq!(held["state"], "hold");
-    bed.by(ALICE)
+    testbed
+        .by(ALICE)
         .ask("POST", &release, None)
         .await
         .problem(403, "forbidden");
@@ -265,9 +283,9 @@ async fn nodes_that_nobody_leases_are_changed_as_the_command_line_does() {
 
 #[tokio::test]
 async fn a_scope_owns_leases_until_it_is_closed() {
-    let bed = Bed::new().await;
-    let _hand = Hand::new(&bed.registry);
-    let alice = bed.by(ALICE);
+    let testbed = Testbed::new().await;
+    let _hand = FakeLauncher::new(&testbed.registry);
+    let alice = testbed.by(ALICE);
     let scope = json!({"name": "afternoon", "duration": 600});
     let opened = alice.post("/scopes", &scope).await.is(201);
     assert_eq!(opened["owner"], "alice");
@@ -277,7 +295,7 @@ async fn a_scope_owns_leases_until_it_is_closed() {
     let id = lease["id"].as_str().unwrap();
     alice.get(&format!("/leases/{id}?wait=60")).await.is(200);
 
-    let shown = async || bed.by(READER).get("/scopes/afternoon").await.is(200);
+    let shown = async || testbed.by(READER).get("/scopes/afternoon").await.is(200);
     until("it is where its node is", async || {
         shown().await["provider"] == "cloud"
     })
@@ -285,8 +303,12 @@ async fn a_scope_owns_leases_until_it_is_closed() {
     let shown = shown().await;
     assert_eq!(shown["leases"], json!([id]));
     let path = "/scopes/afternoon/inventory";
-    bed.client().get(path).await.problem(401, "unauthorized");
-    bed.by(BOB).get(path).await.problem(403, "forbidden");
+    testbed
+        .client()
+        .get(path)
+        .await
+        .problem(401, "unauthorized");
+    testbed.by(BOB).get(path).await.problem(403, "forbidden");
     until("the node is in the inventory", async || {
         let inventory = alice.get(path).await.is(200);
         let host = &inventory["small"]["hosts"][0];
@@ -300,7 +322,8 @@ async fn a_scope_owns_leases_until_it_is_closed() {
         .is(200);
     assert!(renewed["expires"].as_str() > shown["expires"].as_str());
 
-    bed.by(BOB)
+    testbed
+        .by(BOB)
         .delete("/scopes/afternoon")
         .await
         .problem(403, "forbidden");
@@ -312,7 +335,7 @@ async fn a_scope_owns_leases_until_it_is_closed() {
     })
     .await;
     until("it is gone", async || {
-        bed.by(READER).get("/scopes/afternoon").await.status == 404
+        testbed.by(READER).get("/scopes/afternoon").await.status == 404
     })
     .await;
 }

@@ -3,8 +3,8 @@
 use nodeyard_model::{Component, ComponentKind, NodeState, PoolComponent, ProviderName};
 use serde_json::{Value, json};
 
-use crate::bed::{Bed, OPERATOR, READER, node, until};
 use crate::client::raw;
+use crate::testbed::{OPERATOR, READER, Testbed, node, until};
 
 fn names(page: &Value, key: &str) -> Vec<String> {
     let items = page["items"].as_array().unwrap();
@@ -15,8 +15,8 @@ fn names(page: &Value, key: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn pages_neither_repeat_nor_skip_what_stays() {
-    let bed = Bed::new().await;
+async fn pages_neither_repeat_nor_skip_objects() {
+    let testbed = Testbed::new().await;
     let mut all = Vec::new();
     for number in 0..25 {
         let state = if number % 5 == 0 {
@@ -24,7 +24,7 @@ async fn pages_neither_repeat_nor_skip_what_stays() {
         } else {
             NodeState::Ready
         };
-        let (id, _) = bed
+        let (id, _) = testbed
             .registry
             .nodes()
             .create(&node("small", state))
@@ -33,23 +33,26 @@ async fn pages_neither_repeat_nor_skip_what_stays() {
         all.push(id.to_string());
     }
     until("all are there", async || {
-        let page = bed.by(READER).get("/nodes").await.is(200);
+        let page = testbed.by(READER).get("/nodes").await.is(200);
         names(&page, "id").len() == 25
     })
     .await;
     let mut seen = Vec::new();
     let mut path = "/nodes?limit=10".to_owned();
     loop {
-        let page = bed.by(READER).get(&path).await.is(200);
+        let page = testbed.by(READER).get(&path).await.is(200);
         seen.extend(names(&page, "id"));
         // One that was seen goes, one that comes is last.
         let gone = seen[0].parse().unwrap();
-        let nodes = bed.registry.nodes();
+        let nodes = testbed.registry.nodes();
         let attempt = nodes
             .lock(gone, nodeyard_store::registry::Patience::None)
             .await;
         if let Some(held) = attempt.unwrap().held() {
-            nodes.delete(gone, held, crate::bed::at(5.0)).await.unwrap();
+            nodes
+                .delete(gone, held, crate::testbed::at(5.0))
+                .await
+                .unwrap();
         }
         match page["next"].as_str() {
             Some(next) => path = format!("/nodes?limit=10&cursor={next}"),
@@ -57,7 +60,7 @@ async fn pages_neither_repeat_nor_skip_what_stays() {
         }
     }
     assert_eq!(seen, all);
-    let used = bed
+    let used = testbed
         .by(READER)
         .get("/nodes?state=in-use&limit=2")
         .await
@@ -69,7 +72,7 @@ async fn pages_neither_repeat_nor_skip_what_stays() {
         "provider=elsewhere",
         "request=200-0000000001",
     ] {
-        let none = bed
+        let none = testbed
             .by(READER)
             .get(&format!("/nodes?{nothing}"))
             .await
@@ -79,8 +82,8 @@ async fn pages_neither_repeat_nor_skip_what_stays() {
 }
 
 #[tokio::test]
-async fn where_nodes_come_from_is_told() {
-    let bed = Bed::new().await;
+async fn providers_pools_and_labels_are_listed() {
+    let testbed = Testbed::new().await;
     let mut pool = PoolComponent::new(
         "np01".into(),
         "np01-PoolWorker.cloud-main-0".into(),
@@ -88,27 +91,27 @@ async fn where_nodes_come_from_is_told() {
         ProviderName::new("cloud").unwrap(),
     );
     pool.supported_labels = vec!["small".into()];
-    let components = bed.registry.components();
+    let components = testbed.registry.components();
     let _pool = components.register_pool(&pool).unwrap();
     let launcher = Component::new("np01".into(), ComponentKind::Launcher);
     let _launcher = components.register(&launcher).unwrap();
     let builder = Component::new("nb01".into(), ComponentKind::Builder);
     let _builder = components.register(&builder).unwrap();
     let ready = node("small", NodeState::Ready);
-    bed.registry.nodes().create(&ready).await.unwrap();
+    testbed.registry.nodes().create(&ready).await.unwrap();
     let mut old = node("gone", NodeState::Used);
     old.provider = Some(ProviderName::new("former").unwrap());
-    bed.registry.nodes().create(&old).await.unwrap();
+    testbed.registry.nodes().create(&old).await.unwrap();
     until("all are there", async || {
-        let components = bed.client().get("/components").await.is(200);
-        let pools = bed.client().get("/pools").await.is(200);
-        let nodes = bed.by(READER).get("/nodes").await.is(200);
+        let components = testbed.client().get("/components").await.is(200);
+        let pools = testbed.client().get("/pools").await.is(200);
+        let nodes = testbed.by(READER).get("/nodes").await.is(200);
         names(&components, "kind") == ["builder", "launcher"]
             && names(&pools, "name") == ["main"]
             && names(&nodes, "id").len() == 2
     })
     .await;
-    let provider = bed.client().get("/providers/cloud").await.is(200);
+    let provider = testbed.client().get("/providers/cloud").await.is(200);
     assert_eq!(
         provider,
         json!({
@@ -116,27 +119,27 @@ async fn where_nodes_come_from_is_told() {
             "running": true, "nodes": {"ready": 1},
         })
     );
-    let former = bed.client().get("/providers/former").await.is(200);
+    let former = testbed.client().get("/providers/former").await.is(200);
     assert_eq!(
         (&former["driver"], &former["running"]),
         (&json!(null), &json!(false))
     );
-    let label = bed.client().get("/labels/small").await.is(200);
+    let label = testbed.client().get("/labels/small").await.is(200);
     assert_eq!(
         label,
         json!({"name": "small", "min_ready": 2, "pools": ["cloud/main"], "nodes": {"ready": 1}})
     );
     // A name may hold anything.
-    let odd = bed.client().get("/labels/a%2Fb").await.is(200);
+    let odd = testbed.client().get("/labels/a%2Fb").await.is(200);
     assert_eq!(odd["name"], "a/b");
-    let labels = bed.client().get("/labels").await.is(200);
+    let labels = testbed.client().get("/labels").await.is(200);
     assert_eq!(names(&labels, "name"), ["a/b", "gone", "small"]);
 }
 
 #[tokio::test]
 async fn drains_begin_and_end() {
-    let bed = Bed::new().await;
-    let operator = bed.by(OPERATOR);
+    let testbed = Testbed::new().await;
+    let operator = testbed.by(OPERATOR);
     for path in [
         "/drains/launcher/np01",
         "/drains/provider/cloud",
@@ -147,17 +150,18 @@ async fn drains_begin_and_end() {
         let begun = operator.put(path).await.is(201);
         assert_eq!(begun["drained"], true);
         operator.put(path).await.is(200);
-        let shown = bed.client().get(path).await.is(200);
+        let shown = testbed.client().get(path).await.is(200);
         assert_eq!(shown["since"], begun["since"]);
     }
-    let drains = bed.client().get("/drains").await.is(200);
+    let drains = testbed.client().get("/drains").await.is(200);
     assert_eq!(
         names(&drains, "kind"),
         ["launcher", "provider", "pool", "label"]
     );
     assert_eq!(drains["items"][2]["provider"], "cloud");
     operator.delete("/drains/label/a%2Fb").await.is(204);
-    bed.client()
+    testbed
+        .client()
         .get("/drains/label/a%2Fb")
         .await
         .problem(404, "not-found");
@@ -165,14 +169,15 @@ async fn drains_begin_and_end() {
 
 #[tokio::test]
 async fn requests_are_explained() {
-    let bed = Bed::new().await;
+    let testbed = Testbed::new().await;
     let path = "/requests/200-0000000007/explanation";
-    let told = bed.by(READER).get(path).await.is(200);
+    let told = testbed.by(READER).get(path).await.is(200);
     assert_eq!(
         told,
         json!({"text": "it waits for room\n", "reasons": {"next": "room"}})
     );
-    bed.by(READER)
+    testbed
+        .by(READER)
         .get("/requests/200-0000000008/explanation")
         .await
         .problem(404, "not-found");
@@ -180,8 +185,10 @@ async fn requests_are_explained() {
 
 #[tokio::test]
 async fn the_root_links_to_every_list() {
-    let bed = Bed::new().await;
-    let index = raw(bed.address, b"GET / HTTP/1.0\r\n\r\n").await.unwrap();
+    let testbed = Testbed::new().await;
+    let index = raw(testbed.address, b"GET / HTTP/1.0\r\n\r\n")
+        .await
+        .unwrap();
     assert_eq!(index.status, 200, "{index:?}");
     assert_eq!(index.header("content-type"), "text/html; charset=utf-8");
     let policy = index.header("content-security-policy");
@@ -191,7 +198,7 @@ async fn the_root_links_to_every_list() {
     assert!(links.contains(&"/openapi.json"), "{links:?}");
     assert!(links.contains(&"/nodes"), "{links:?}");
     assert!(links.contains(&"/events"), "{links:?}");
-    let client = bed.by(READER);
+    let client = testbed.by(READER);
     for path in links.into_iter().filter(|path| *path != "/events") {
         client.get(path).await.is(200);
     }

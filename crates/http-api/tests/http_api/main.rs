@@ -9,15 +9,15 @@
 )]
 
 mod access;
-mod bed;
 mod client;
 mod events;
-mod hand;
-mod hostile;
+mod fake_launcher;
 mod images;
 mod leases;
 mod lists;
+mod misbehaving_clients;
 mod openapi;
 mod problems;
+mod testbed;
 mod tls;
 mod zookeeper;

@@ -2,12 +2,12 @@
 
 use serde_json::json;
 
-use crate::bed::{ADMIN, ALICE, Bed, READER};
+use crate::testbed::{ADMIN, ALICE, READER, Testbed};
 
 #[tokio::test]
-async fn a_wrong_body_is_pointed_at() {
-    let bed = Bed::new().await;
-    let alice = bed.by(ALICE).with("content-type", "application/json");
+async fn an_invalid_field_is_named() {
+    let testbed = Testbed::new().await;
+    let alice = testbed.by(ALICE).with("content-type", "application/json");
     let long = "x".repeat(300);
     for (body, pointer) in [
         (json!({}), ""),
@@ -67,15 +67,15 @@ async fn a_wrong_body_is_pointed_at() {
         .await;
     assert!(unknown.body.contains("unknown field `lables`"));
     assert_eq!(
-        bed.by(READER).get("/leases").await.json()["items"],
+        testbed.by(READER).get("/leases").await.json()["items"],
         json!([])
     );
 }
 
 #[tokio::test]
-async fn names_are_as_long_as_they_have_characters() {
-    let bed = Bed::new().await;
-    let admin = bed.by(ADMIN);
+async fn name_lengths_count_characters() {
+    let testbed = Testbed::new().await;
+    let admin = testbed.by(ADMIN);
     let name = "ü".repeat(200);
     let request = json!({"labels": [name], "tenant": name});
     admin.post("/requests", &request).await.is(201);
@@ -87,9 +87,9 @@ async fn names_are_as_long_as_they_have_characters() {
 }
 
 #[tokio::test]
-async fn what_is_no_json_is_refused_in_the_same_shape() {
-    let bed = Bed::new().await;
-    let alice = bed.by(ALICE);
+async fn bodies_that_are_not_json_are_problems() {
+    let testbed = Testbed::new().await;
+    let alice = testbed.by(ALICE);
     let json = alice
         .clone()
         .with("content-type", "application/json; charset=utf-8");
@@ -130,9 +130,9 @@ async fn what_is_no_json_is_refused_in_the_same_shape() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_said_so() {
-    let bed = Bed::new().await;
-    let admin = bed.by(ADMIN);
+async fn missing_objects_are_not_found() {
+    let testbed = Testbed::new().await;
+    let admin = testbed.by(ADMIN);
     let build = format!("debian-{}", "0".repeat(32));
     for path in [
         "",
@@ -166,13 +166,13 @@ async fn what_is_not_there_is_said_so() {
     ] {
         admin.get(path).await.problem(404, "not-found");
     }
-    let answer = crate::client::raw(bed.address, b"GET /elsewhere HTTP/1.0\r\n\r\n").await;
+    let answer = crate::client::raw(testbed.address, b"GET /elsewhere HTTP/1.0\r\n\r\n").await;
     answer.unwrap().problem(404, "not-found");
 }
 
 #[tokio::test]
-async fn another_method_is_told_which_are_allowed() {
-    let bed = Bed::new().await;
+async fn a_wrong_method_gets_the_allowed_ones() {
+    let testbed = Testbed::new().await;
     for (method, path, allowed) in [
         ("PATCH", "/requests", ["GET", "POST"]),
         ("POST", "/nodes/0000000001", ["GET", "DELETE"]),
@@ -180,7 +180,7 @@ async fn another_method_is_told_which_are_allowed() {
         ("TRACE", "/info", ["GET", "HEAD"]),
         ("POST", "/openapi.json", ["GET", "HEAD"]),
     ] {
-        let answer = bed.by(ADMIN).ask(method, path, None).await;
+        let answer = testbed.by(ADMIN).ask(method, path, None).await;
         for name in allowed {
             assert!(
                 answer.header("allow").contains(name),
@@ -192,8 +192,8 @@ async fn another_method_is_told_which_are_allowed() {
 }
 
 #[tokio::test]
-async fn wrong_parameters_are_named() {
-    let bed = Bed::new().await;
+async fn invalid_query_parameters_are_named() {
+    let testbed = Testbed::new().await;
     for (path, named) in [
         ("/nodes?limit=0", "limit"),
         ("/nodes?limit=1001", "limit"),
@@ -210,22 +210,26 @@ async fn wrong_parameters_are_named() {
         ("/requests/200-0000000001?wait=61", "wait"),
         ("/requests/200-0000000001?wait=x", "wait"),
     ] {
-        let problem = bed.by(READER).get(path).await.problem(400, "bad-request");
+        let problem = testbed
+            .by(READER)
+            .get(path)
+            .await
+            .problem(400, "bad-request");
         let detail = problem["detail"].as_str().unwrap();
         assert!(detail.contains(named), "{path}: {detail}");
     }
 }
 
 #[tokio::test]
-async fn bodies_that_may_be_left_out_are_looked_at_when_they_are_there() {
-    let bed = Bed::new().await;
-    let lease = bed
+async fn optional_bodies_are_validated() {
+    let testbed = Testbed::new().await;
+    let lease = testbed
         .by(ALICE)
         .post("/requests", &json!({"labels": ["small"]}))
         .await
         .is(201);
     let path = format!("/leases/{}/renew", lease["id"].as_str().unwrap());
-    let alice = bed.by(ALICE);
+    let alice = testbed.by(ALICE);
     for (body, pointer) in [
         (json!({"duration": 0}), "/duration"),
         (json!({"duration": "x"}), "/duration"),

@@ -13,8 +13,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use crate::bed::{Bed, Store, configuration, until};
 use crate::client::raw;
+use crate::testbed::{Store, Testbed, configuration, until};
 
 fn connector(ca: &Path, identity: Option<&Identity>) -> TlsConnector {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -37,8 +37,8 @@ fn connector(ca: &Path, identity: Option<&Identity>) -> TlsConnector {
     TlsConnector::from(Arc::new(config))
 }
 
-async fn get(bed: &Bed, connector: &TlsConnector) -> std::io::Result<String> {
-    let stream = TcpStream::connect(bed.address).await?;
+async fn get(testbed: &Testbed, connector: &TlsConnector) -> std::io::Result<String> {
+    let stream = TcpStream::connect(testbed.address).await?;
     let name = ServerName::try_from("localhost").unwrap();
     let mut stream = connector.connect(name, stream).await?;
     stream
@@ -49,10 +49,10 @@ async fn get(bed: &Bed, connector: &TlsConnector) -> std::io::Result<String> {
     Ok(answer)
 }
 
-async fn bed(store: &Store, tls: ApiTls) -> Bed {
+async fn testbed(store: &Store, tls: ApiTls) -> Testbed {
     let mut config = configuration("");
     config.api.tls = Some(tls);
-    Bed::on(store.engine.session(), config, None).await
+    Testbed::on(store.engine.session(), config, None).await
 }
 
 fn tls(identity: &Identity, client_ca: Option<&Path>) -> ApiTls {
@@ -65,10 +65,10 @@ fn tls(identity: &Identity, client_ca: Option<&Path>) -> ApiTls {
 }
 
 #[tokio::test]
-async fn the_server_shows_its_certificate_and_may_ask_for_the_clients() {
+async fn tls_with_and_without_client_certificates() {
     let store = Store::new();
     let files = Certificates::create(store.directory.path()).unwrap();
-    let open = bed(&store, tls(&files.server, None)).await;
+    let open = testbed(&store, tls(&files.server, None)).await;
     let answer = get(&open, &connector(&files.ca, None)).await.unwrap();
     assert!(answer.starts_with("HTTP/1.0 200"), "{answer}");
     assert!(
@@ -83,7 +83,7 @@ async fn the_server_shows_its_certificate_and_may_ask_for_the_clients() {
             .is_err()
     );
 
-    let closed = bed(&store, tls(&files.server, Some(&files.ca))).await;
+    let closed = testbed(&store, tls(&files.server, Some(&files.ca))).await;
     let known = connector(&files.ca, Some(&files.client));
     let answer = get(&closed, &known).await.unwrap();
     assert!(answer.starts_with("HTTP/1.0 200"), "{answer}");
@@ -94,25 +94,25 @@ async fn the_server_shows_its_certificate_and_may_ask_for_the_clients() {
 }
 
 #[tokio::test]
-async fn a_renewed_certificate_is_taken_without_a_restart() {
+async fn a_renewed_certificate_is_loaded_without_a_restart() {
     let store = Store::new();
     let old = Certificates::create(&store.directory.path().join("old")).unwrap();
     let new = Certificates::create(&store.directory.path().join("new")).unwrap();
-    let bed = bed(&store, tls(&old.server, None)).await;
-    get(&bed, &connector(&old.ca, None)).await.unwrap();
+    let testbed = testbed(&store, tls(&old.server, None)).await;
+    get(&testbed, &connector(&old.ca, None)).await.unwrap();
     // As who renews them does: written aside, and moved one after the other.
     std::fs::rename(&new.server.cert, &old.server.cert).unwrap();
     std::fs::rename(&new.server.key, &old.server.key).unwrap();
     let client = connector(&new.ca, None);
     until("the new certificate is shown", async || {
-        get(&bed, &client).await.is_ok()
+        get(&testbed, &client).await.is_ok()
     })
     .await;
-    assert!(get(&bed, &connector(&old.ca, None)).await.is_err());
+    assert!(get(&testbed, &connector(&old.ca, None)).await.is_err());
 }
 
 #[tokio::test]
-async fn files_that_make_no_server_are_named() {
+async fn invalid_tls_files_are_named() {
     let store = Store::new();
     let files = Certificates::create(store.directory.path()).unwrap();
     let absent = Identity {
@@ -137,7 +137,7 @@ async fn files_that_make_no_server_are_named() {
 async fn attempt(store: &Store, tls: ApiTls) -> String {
     let mut config = configuration("");
     config.api.tls = Some(tls);
-    let sources = crate::bed::sources(store.engine.session(), config, None);
+    let sources = crate::testbed::sources(store.engine.session(), config, None);
     let error = HttpApi::bind(sources).await.unwrap_err();
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(&error);

@@ -5,19 +5,19 @@ use nodeyard_store::zookeeper::{Host, Options, ZooKeeper};
 use nodeyard_testbeds::ZooKeeperServer;
 use serde_json::json;
 
-use crate::bed::{ALICE, Bed, DEADLINE, READER, configuration, until};
-use crate::hand::Hand;
+use crate::fake_launcher::FakeLauncher;
+use crate::testbed::{ALICE, DEADLINE, READER, Testbed, configuration, until};
 
 #[tokio::test]
-async fn nodes_are_had_by_way_of_zookeeper() {
+async fn nodes_are_leased_over_zookeeper() {
     let server = ZooKeeperServer::start().unwrap();
     let host: Host = format!("127.0.0.1:{}", server.port()).parse().unwrap();
     let client = ZooKeeper::connect(Options::new(vec![host]));
     client.connected(DEADLINE).await.unwrap();
-    let bed = Bed::on(client.clone(), configuration(""), None).await;
-    let _hand = Hand::new(&bed.registry);
-    let alice = bed.by(ALICE);
-    let mut events = bed.by(READER).events("?kind=lease").await;
+    let testbed = Testbed::on(client.clone(), configuration(""), None).await;
+    let _hand = FakeLauncher::new(&testbed.registry);
+    let alice = testbed.by(ALICE);
+    let mut events = testbed.by(READER).events("?kind=lease").await;
     let body = json!({"labels": ["small"]});
     let lease = alice.post("/requests", &body).await.is(201);
     let id = lease["id"].as_str().unwrap();
@@ -31,7 +31,7 @@ async fn nodes_are_had_by_way_of_zookeeper() {
 
     // Without the store one may still look at what was last heard of, and is not left waiting for the rest.
     server.pause();
-    bed.by(READER).get("/nodes").await.is(200);
+    testbed.by(READER).get("/nodes").await.is(200);
     alice
         .post("/requests", &body)
         .await
@@ -41,6 +41,6 @@ async fn nodes_are_had_by_way_of_zookeeper() {
         alice.post("/requests", &body).await.status == 201
     })
     .await;
-    drop(bed);
+    drop(testbed);
     client.close().await;
 }

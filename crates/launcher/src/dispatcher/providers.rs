@@ -17,12 +17,12 @@ use tracing::{error, info, warn};
 use super::cloud_polls::CloudPolls;
 use super::{Dispatcher, Timer};
 use crate::background;
-use crate::drain::Scope;
 use crate::error::StartError;
 use crate::provider::Provider;
 use crate::report::Report;
 use crate::roster;
 use crate::settings::quantity;
+use nodeyard_operations::drain::DrainScope;
 
 /// A provider at work.
 pub(super) struct Running {
@@ -327,7 +327,7 @@ impl Dispatcher {
         });
         let drains = self.drains.items().into_iter();
         let labels = drains.filter_map(|drain| match &drain.id {
-            Scope::Label(label) => Some((label.clone(), drain.id.to_string().into())),
+            DrainScope::Label(label) => Some((label.clone(), drain.id.to_string().into())),
             _ => None,
         });
         let drains = Drains {
@@ -338,7 +338,7 @@ impl Dispatcher {
     }
 
     /// The drain that keeps a pool from accepting anything.
-    fn drain_of(&self, key: &PoolKey) -> Option<Scope> {
+    fn drain_of(&self, key: &PoolKey) -> Option<DrainScope> {
         if self.drains.is_empty() {
             return None;
         }
@@ -355,7 +355,7 @@ impl Dispatcher {
     }
 }
 
-fn policy(label: &config::Label) -> LabelPolicy {
+fn policy(label: &config::LabelConfig) -> LabelPolicy {
     LabelPolicy {
         min_ready: usize::try_from(label.min_ready).unwrap_or(0),
         max_ready_age: label.max_ready_age.0.map(|age| *age),

@@ -22,9 +22,9 @@ use uuid::Uuid;
 
 use super::{Dispatcher, Timer};
 use crate::context::Context;
-use crate::drain::Scope;
 use crate::report::Report;
 use crate::settle;
+use nodeyard_operations::drain::DrainScope;
 
 /// After a request for a ready node has failed, or could not be made.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -99,7 +99,7 @@ impl Dispatcher {
     }
 
     fn wanted(&self, submit: Vec<Submit>) -> Vec<Label> {
-        let drained = |label: &Label| self.drains.get(&Scope::Label(label.clone())).is_some();
+        let drained = |label: &Label| self.drains.get(&DrainScope::Label(label.clone())).is_some();
         let missing = submit.into_iter().filter(|of| !drained(&of.label));
         missing
             .flat_map(|of| std::iter::repeat_n(of.label, of.count))

@@ -7,10 +7,10 @@ use tracing::debug;
 use super::cloud_polls::CloudPoll;
 use super::{Dispatcher, Timer};
 use crate::declined;
-use crate::drain::{self, Scope};
 use crate::handle::{DrainStatus, PoolStatus, Query, Status};
 use crate::report::Report;
 use crate::settle;
+use nodeyard_operations::drain::{self, DrainScope};
 
 impl Dispatcher {
     /// Sets the clocks going.
@@ -193,13 +193,13 @@ impl Dispatcher {
         }
     }
 
-    fn drain_status(&self, scope: &Scope) -> DrainStatus {
+    fn drain_status(&self, scope: &DrainScope) -> DrainStatus {
         let mut nodes = 0;
         self.ctx.nodes.for_each(|node| {
             let key = node.value.provider.clone().zip(node.value.pool.clone());
             let key = key.map(|(provider, pool)| nodeyard_plan::PoolKey::new(provider, pool));
             let covered = match scope {
-                Scope::Label(label) => node.value.labels.contains(label),
+                DrainScope::Label(label) => node.value.labels.contains(label),
                 _ => key.is_some_and(|key| {
                     let ours = self.providers.contains_key(&key.provider);
                     ours && scope.covers(&self.options.hostname, &key)
@@ -208,7 +208,7 @@ impl Dispatcher {
             nodes += usize::from(covered);
         });
         let serving = self.serving.keys().filter(|id| match scope {
-            Scope::Label(label) => {
+            DrainScope::Label(label) => {
                 let request = self.ctx.requests.get(id);
                 request.is_some_and(|request| request.value.labels.contains(label))
             }

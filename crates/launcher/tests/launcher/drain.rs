@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use nodeyard_launcher::drain::{Picture, Scope};
 use nodeyard_model::{LauncherId, Node, NodeState, ProviderName, RequestId, RequestState, layout};
+use nodeyard_operations::drain::{DrainScope, DrainSnapshot};
 use nodeyard_store::TreePath;
 
 use crate::bed::{Running, Store, eventually, logs, parse};
@@ -28,8 +28,8 @@ async fn finish(zuul: &Zuul, mut nodeset: Nodeset) {
     zuul.unlock(nodeset).await;
 }
 
-fn provider(name: &str) -> Scope {
-    Scope::Provider(ProviderName::new(name).unwrap())
+fn provider(name: &str) -> DrainScope {
+    DrainScope::Provider(ProviderName::new(name).unwrap())
 }
 
 /// A pool of one server, which is in use, and a request that it holds.
@@ -48,13 +48,13 @@ async fn a_drain_of_a_full_pool_comes_to_its_end() {
     let cloud = FakeCloud::new(simulate());
     let launcher = Running::start(&store, Arc::clone(&cloud) as _, &config(1, SMALL)).await;
     let zuul = Zuul::new(store.session().await);
-    for scope in [provider(PROVIDER), Scope::Label("small".into())] {
+    for scope in [provider(PROVIDER), DrainScope::Label("small".into())] {
         let (nodeset, held) = full_pool(&zuul).await;
         launcher.handle.drain(scope.clone()).await.unwrap().unwrap();
         until(&zuul, held, RequestState::Requested).await;
         finish(&zuul, nodeset).await;
         eventually("the drain is complete", || async {
-            let picture = Picture::read(&zuul.registry).await.unwrap();
+            let picture = DrainSnapshot::read(&zuul.registry).await.unwrap();
             picture.remaining(&scope).is_drained().then_some(())
         })
         .await;
@@ -102,7 +102,7 @@ async fn the_other_pools_of_a_launcher_go_on_while_one_is_drained() {
     launcher.handle.drain(scope.clone()).await.unwrap().unwrap();
     let notices = async |drained: bool| {
         eventually("the launcher has noticed", || async {
-            let picture = Picture::read(&zuul.registry).await.unwrap();
+            let picture = DrainSnapshot::read(&zuul.registry).await.unwrap();
             let left = picture.remaining(&scope);
             (left.pools.len() == 1 && left.accepting.is_empty() == drained).then_some(())
         })
@@ -228,7 +228,7 @@ async fn a_node_of_a_request_that_waits_for_the_end_of_a_drain_is_left_alone() {
     );
     let launcher = Running::start(&store, Arc::clone(&cloud) as _, &text).await;
     let zuul = Zuul::new(store.session().await);
-    let scope = Scope::Label("small".into());
+    let scope = DrainScope::Label("small".into());
     launcher.handle.drain(scope.clone()).await.unwrap().unwrap();
     let id = zuul.submit(&["small"]).await;
     eventually("the launcher knows the request", || async {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nodeyard_launcher::Timing;
-use nodeyard_launcher::drain::Scope;
 use nodeyard_model::{ProviderName, RequestId, RequestState};
+use nodeyard_operations::drain::DrainScope;
 
 use crate::bed::{Running, Store, eventually, logs, quick};
 use crate::cloud::SMALL;
@@ -17,7 +17,7 @@ const DRAINED: &str = "drained-cloud";
 
 /// One that is in use where requests wait: another pool might serve them, too.
 async fn drain(launcher: &Running) {
-    let scope = Scope::Provider(ProviderName::new(DRAINED).unwrap());
+    let scope = DrainScope::Provider(ProviderName::new(DRAINED).unwrap());
     launcher.handle.drain(scope).await.unwrap().unwrap();
     eventually("the drain is known", || async {
         let pools = launcher.handle.status().await?.pools;

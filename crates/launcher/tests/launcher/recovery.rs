@@ -312,10 +312,13 @@ async fn a_drained_pool_finishes_and_takes_nothing_new() {
     let zuul = Zuul::new(store.session().await);
     let launcher = Running::start(&store, Arc::clone(&cloud) as _, &config(2, SMALL)).await;
     for scope in [
-        nodeyard_launcher::Scope::Provider(ProviderName::new(PROVIDER).unwrap()),
-        nodeyard_launcher::Scope::Pool("main".into(), ProviderName::new(PROVIDER).unwrap()),
-        nodeyard_launcher::Scope::Launcher("np01".into()),
-        nodeyard_launcher::Scope::Label("small".into()),
+        nodeyard_operations::drain::DrainScope::Provider(ProviderName::new(PROVIDER).unwrap()),
+        nodeyard_operations::drain::DrainScope::Pool(
+            "main".into(),
+            ProviderName::new(PROVIDER).unwrap(),
+        ),
+        nodeyard_operations::drain::DrainScope::Launcher("np01".into()),
+        nodeyard_operations::drain::DrainScope::Label("small".into()),
     ] {
         let first = zuul.submit(&["small"]).await;
         let nodeset = zuul.accept(first).await;

@@ -1,15 +1,16 @@
-//! What the API says about leases and scopes, as far as commands use it.
+//! Leases and scopes in the API's responses, as far as commands use them.
 
 use nodeyard_lease::NodeConnection;
 use serde::{Deserialize, Serialize};
 
+/// A lease.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Lease {
+pub(crate) struct LeaseResponse {
     pub(crate) id: String,
     pub(crate) phase: String,
     pub(crate) labels: Vec<String>,
     pub(crate) request: Option<String>,
-    pub(crate) nodes: Vec<Node>,
+    pub(crate) nodes: Vec<LeasedNode>,
     pub(crate) tenant: Option<String>,
     pub(crate) requestor: String,
     pub(crate) scope: Option<String>,
@@ -17,11 +18,12 @@ pub(crate) struct Lease {
     pub(crate) expires: Option<String>,
     pub(crate) duration: u64,
     pub(crate) placement: String,
-    pub(crate) end: Option<End>,
+    pub(crate) end: Option<LeaseEndResponse>,
 }
 
+/// A node of a lease.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Node {
+pub(crate) struct LeasedNode {
     pub(crate) id: String,
     pub(crate) label: String,
     pub(crate) state: String,
@@ -29,15 +31,16 @@ pub(crate) struct Node {
     pub(crate) connection: Option<NodeConnection>,
 }
 
+/// How a lease ended.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct End {
+pub(crate) struct LeaseEndResponse {
     pub(crate) cause: String,
     pub(crate) detail: String,
 }
 
-impl Lease {
-    /// It has neither nodes yet nor an end.
-    pub(crate) fn waits(&self) -> bool {
+impl LeaseResponse {
+    /// Returns whether the lease still waits for its nodes.
+    pub(crate) fn is_waiting(&self) -> bool {
         matches!(&*self.phase, "waiting" | "taking" | "dropping")
     }
 
@@ -45,20 +48,23 @@ impl Lease {
         self.phase == "active"
     }
 
-    /// Why it has no nodes any more, in words.
-    pub(crate) fn why_over(&self) -> &str {
-        self.end.as_ref().map_or("it is over", |end| &end.detail)
+    /// Returns why the lease has no nodes any more.
+    pub(crate) fn end_reason(&self) -> &str {
+        self.end
+            .as_ref()
+            .map_or("the lease has ended", |end| &end.detail)
     }
 }
 
-impl Node {
+impl LeasedNode {
     pub(crate) fn is_leased(&self) -> bool {
         self.state == "leased"
     }
 }
 
+/// A scope.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Scope {
+pub(crate) struct ScopeResponse {
     pub(crate) name: String,
     pub(crate) tenant: Option<String>,
     pub(crate) owner: Option<String>,
@@ -71,9 +77,9 @@ pub(crate) struct Scope {
     pub(crate) nodes: Vec<String>,
 }
 
-/// A part of a list.
+/// A page of a list.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Page<T> {
+pub(crate) struct PageResponse<T> {
     pub(crate) items: Vec<T>,
     pub(crate) next: Option<String>,
 }

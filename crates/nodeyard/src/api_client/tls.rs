@@ -1,4 +1,4 @@
-//! TLS towards the API.
+//! TLS connections to the API.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,13 +11,14 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// Where systems keep the authorities they trust.
+/// Where systems keep their trusted CA certificates.
 const BUNDLES: [&str; 3] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
     "/etc/ssl/cert.pem",
 ];
 
+/// Opens TLS connections.
 #[derive(Clone)]
 pub(super) struct Connector(TlsConnector);
 
@@ -29,17 +30,18 @@ impl Connector {
                 .into_iter()
                 .find(|path| path.exists())
         };
-        let path = ca.map(Path::to_owned).or_else(bundle).context(
-            "this system has no list of authorities to trust; name a file with --api-ca",
-        )?;
-        let unusable = || format!("{} holds no certificates that can be used", path.display());
+        let path = ca
+            .map(Path::to_owned)
+            .or_else(bundle)
+            .context("no CA certificates found on this system; name a file with --api-ca")?;
+        let unusable = || format!("failed to load CA certificates from {}", path.display());
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_file_iter(&path).with_context(unusable)? {
-            // Old systems keep some that nobody understands any more.
+            // Ignores certificates in unsupported formats, which old systems have.
             let _ = roots.add(certificate.with_context(unusable)?);
         }
         ensure!(!roots.is_empty(), unusable());
-        // Given explicitly, so that the process-wide default of another crate never matters.
+        // Explicit, so that a process-wide default set by another crate does not matter.
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?

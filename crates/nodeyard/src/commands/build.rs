@@ -1,4 +1,4 @@
-//! `nodeyard build` and `nodeyard upload`: what becomes of images.
+//! `nodeyard build` and `nodeyard upload`: builds of images and their uploads.
 
 use anyhow::{Context as _, anyhow};
 use clap::{Args, Subcommand};
@@ -8,7 +8,7 @@ use nodeyard_store::registry::Registry;
 
 use crate::commands::image::logs;
 use crate::commands::records::{self, RecordCommand, RecordKind};
-use crate::context::Context;
+use crate::context::CommandContext;
 use crate::store_access::{self, TargetArgs};
 
 #[derive(Debug, Args)]
@@ -53,7 +53,7 @@ enum UploadCommand {
     },
 }
 
-pub(crate) async fn run(args: BuildArgs, context: &Context) -> anyhow::Result<()> {
+pub(crate) async fn run(args: BuildArgs, context: &CommandContext) -> anyhow::Result<()> {
     match args.command {
         BuildCommand::Records(command) => {
             records::on_target(RecordKind::Build, &args.target, command, context).await
@@ -75,7 +75,7 @@ pub(crate) async fn run(args: BuildArgs, context: &Context) -> anyhow::Result<()
     }
 }
 
-pub(crate) async fn uploads(args: UploadArgs, context: &Context) -> anyhow::Result<()> {
+pub(crate) async fn uploads(args: UploadArgs, context: &CommandContext) -> anyhow::Result<()> {
     match args.command {
         UploadCommand::Records(command) => {
             records::on_target(RecordKind::Upload, &args.target, command, context).await
@@ -92,7 +92,7 @@ pub(crate) async fn uploads(args: UploadArgs, context: &Context) -> anyhow::Resu
     }
 }
 
-/// Returns the build that a text, or only its beginning, is the name of.
+/// Returns the build with this name, or with the only name that starts like this.
 pub(super) async fn find(registry: &Registry, text: &str) -> anyhow::Result<BuildKey> {
     if let Some(key) = images::parse_build(text) {
         return Ok(key);
@@ -101,15 +101,15 @@ pub(super) async fn find(registry: &Registry, text: &str) -> anyhow::Result<Buil
     images::parse_build(entry.id()).with_context(|| format!("{} is not a build", entry.id()))
 }
 
-/// Marks a build; its worker and the providers delete what they have of it.
+/// Marks a build as deleting; workers and providers delete their parts.
 pub(super) async fn remove(registry: &Registry, key: &BuildKey) -> anyhow::Result<()> {
     let name = format!("{}-{}", key.image, key.build);
     let deleted = images::delete_build(registry, key, now()).await;
     deleted.map_err(|error| match error {
         Error::Gone => anyhow!("there is no build {name}; `nodeyard build ls` lists them"),
-        Error::Busy => anyhow!("build {name} is being worked on; try again in a moment"),
+        Error::Busy => anyhow!("build {name} is locked; try again in a moment"),
         Error::InProgress => {
-            anyhow!("build {name} is still being made; try again when it has ended")
+            anyhow!("build {name} is still in progress; try again when it has ended")
         }
         error => error.into(),
     })
@@ -122,13 +122,15 @@ async fn remove_upload(registry: &Registry, text: &str) -> anyhow::Result<()> {
     let deleted = images::delete_upload(registry, &key, now()).await;
     deleted.map_err(|error| match error {
         Error::Gone => anyhow!("there is no upload {name}; `nodeyard upload ls` lists them"),
-        Error::Busy => anyhow!("upload {name} is being worked on; try again in a moment"),
-        Error::InProgress => anyhow!("upload {name} is under way; try again when it has ended"),
+        Error::Busy => anyhow!("upload {name} is locked; try again in a moment"),
+        Error::InProgress => {
+            anyhow!("upload {name} is still in progress; try again when it has ended")
+        }
         error => error.into(),
     })
 }
 
-/// `<image>-<build id>/<provider>/<upload id>`
+/// Parses `<image>-<build id>/<provider>/<upload id>`.
 fn parse_upload(text: &str) -> Option<UploadKey> {
     let (build, rest) = text.split_once('/')?;
     let (provider, upload) = rest.rsplit_once('/')?;

@@ -1,4 +1,4 @@
-//! The builder, wired: a worker, a steward where there is a store, the job servers at which they meet, and pages.
+//! Runs the builder: a worker, a steward if there is a store, the job servers that connect them, and web pages.
 
 pub(crate) mod job_server;
 mod pages;
@@ -11,27 +11,27 @@ use anyhow::Context as _;
 use nodeyard_api::builder::BuilderMetrics;
 use nodeyard_builder::steward::{self, Steward};
 use nodeyard_builder::worker::{self, Worker};
-use nodeyard_config::Handle as ConfigHandle;
+use nodeyard_config::ConfigHandle;
 use nodeyard_gearman::GearmanEndpoint;
 use nodeyard_gearman::server::JobServer;
 use nodeyard_plan::images::Pace;
 use nodeyard_store::Tree;
 use tokio_util::sync::CancellationToken;
 
-use crate::commands::knobs;
-use crate::commands::launcher::{Drivers, follow, open_statsd};
+use crate::commands::launcher::{DriverBuilder, follow, open_statsd};
+use crate::commands::test_intervals;
 use crate::host;
 use job_server::JobServers;
-use recorder::Recorder;
+use recorder::BuilderMetricsRecorder;
 
-/// How many pieces of work are done at once.
+/// The number of concurrent builds and uploads.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Hands {
+pub(crate) struct WorkerCounts {
     pub(crate) builds: usize,
     pub(crate) uploads: usize,
 }
 
-impl Default for Hands {
+impl Default for WorkerCounts {
     fn default() -> Self {
         Self {
             builds: 1,
@@ -40,14 +40,14 @@ impl Default for Hands {
     }
 }
 
-/// Runs a builder until `stop`. Without a store it is a worker and nothing else; a store stays open. `begun` is
-/// cancelled when the worker can be asked for something.
+/// Runs a builder until `stop`; the store stays open. Without a store only a worker runs. `started` is cancelled when the
+/// worker accepts jobs.
 pub(crate) async fn run(
     tree: Option<Arc<dyn Tree>>,
     config: ConfigHandle,
-    drivers: Arc<Drivers>,
-    hands: Hands,
-    begun: CancellationToken,
+    drivers: Arc<DriverBuilder>,
+    workers: WorkerCounts,
+    started: CancellationToken,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let first = config.config();
@@ -60,12 +60,12 @@ pub(crate) async fn run(
     let server = own.map(|server| tokio::spawn(server.run(serving.clone())));
     let config = follow(config);
     let mut options = worker::Options::new(&*host, endpoints.clone());
-    options.build_workers = hands.builds;
-    options.upload_workers = hands.uploads;
-    if let Some(limit) = knobs::seconds("NODEPOOL_TEST_FOLLOW_LIMIT") {
+    options.build_workers = workers.builds;
+    options.upload_workers = workers.uploads;
+    if let Some(limit) = test_intervals::seconds("NODEPOOL_TEST_FOLLOW_LIMIT") {
         options.follow_limit = limit;
     }
-    let recorder = Arc::new(Recorder::new(metrics.clone()));
+    let recorder = Arc::new(BuilderMetricsRecorder::new(metrics.clone()));
     let parts = worker::Parts {
         config: config.clone(),
         drivers,
@@ -73,70 +73,74 @@ pub(crate) async fn run(
     };
     let (worker, mut handle) = Worker::new(options, parts);
     let pages = pages::bind(&first, metrics, handle.clone(), job_server).await?;
-    let showing = pages::show(pages, serving.clone());
-    let telling = async {
-        // From now on images-dir is there, and ours.
+    let serving_pages = pages::serve(pages, serving.clone());
+    let announcing = async {
+        // The worker has created and locked images-dir by now.
         if handle.until_ready().await
             && let Some(address) = address
         {
-            job_server::tell(&first, address);
+            job_server::publish_address(&first, address);
         }
-        begun.cancel();
+        started.cancel();
     };
     let working = async {
-        let (result, ()) = tokio::join!(worker.run(stop.clone()), telling);
-        // A steward that nobody works for would only promise things.
+        let (result, ()) = tokio::join!(worker.run(stop.clone()), announcing);
+        // Stops the steward, which cannot build without this worker.
         stop.cancel();
-        result.context("the worker has ended")
+        result.context("the worker failed")
     };
-    let caring = async {
+    let stewarding = async {
         let Some(tree) = tree else { return Ok(()) };
         let parts = steward::Parts {
             tree,
             config,
             events: recorder,
         };
-        let (steward, _) = Steward::new(steward_options(&host, endpoints, hands), parts);
+        let (steward, _) = Steward::new(steward_options(&host, endpoints, workers), parts);
         let result = steward.run(stop.clone()).await;
         stop.cancel();
-        result.context("the steward has ended")
+        result.context("the steward failed")
     };
     let done = async {
-        let (worked, cared) = tokio::join!(working, caring);
+        let (worked, stewarded) = tokio::join!(working, stewarding);
         serving.cancel();
-        worked.and(cared)
+        worked.and(stewarded)
     };
-    let (result, ()) = tokio::join!(done, showing);
+    let (result, ()) = tokio::join!(done, serving_pages);
     if let Some(server) = server {
-        // It has nothing left to lose.
+        // A panic of the server does not matter any more.
         let _ = server.await;
     }
     result
 }
 
-fn steward_options(host: &str, servers: Vec<GearmanEndpoint>, hands: Hands) -> steward::Options {
+fn steward_options(
+    host: &str,
+    servers: Vec<GearmanEndpoint>,
+    workers: WorkerCounts,
+) -> steward::Options {
     let mut options = steward::Options {
         hostname: host.into(),
         version: env!("CARGO_PKG_VERSION").into(),
         servers,
-        uploads: hands.uploads.max(1),
+        uploads: workers.uploads.max(1),
         cleans: true,
         timing: steward::Timing::default(),
         pace: Pace::default(),
     };
-    shorten(&mut options);
+    shorten_intervals(&mut options);
     options
 }
 
-/// Tests of the daemon shorten the safety nets.
-fn shorten(options: &mut steward::Options) {
-    if let Some(interval) = knobs::seconds("NODEPOOL_TEST_BUILD_INTERVAL") {
+/// Shortens intervals in tests of the daemon.
+fn shorten_intervals(options: &mut steward::Options) {
+    if let Some(interval) = test_intervals::seconds("NODEPOOL_TEST_BUILD_INTERVAL") {
         options.timing.eager_poll = interval;
         options.timing.retry = interval;
         options.pace.first_retry = interval;
         options.pace.longest_retry = interval.saturating_mul(10);
     }
-    if let Some(interval) = knobs::seconds("NODEPOOL_TEST_BUILDER_CLEANUP_INTERVAL") {
+    if let Some(interval) = test_intervals::seconds("NODEPOOL_TEST_BUILDER_CLEANUP_INTERVAL") {
         options.cleans = interval > Duration::ZERO;
         options.timing.pass = interval.max(Duration::from_millis(100));
         options.pace.linger = interval;

@@ -1,4 +1,4 @@
-//! `nodeyard completions`, and the definitions of all command lines that it and the manual pages are made from.
+//! `nodeyard completions`, and the command line definitions that completions and manual pages are generated from.
 
 use std::io::{self, Write as _};
 
@@ -7,7 +7,7 @@ use clap_complete::Shell;
 
 use crate::cli;
 use crate::help;
-use crate::program::Program;
+use crate::program::ProgramName;
 
 #[derive(Debug, Args)]
 pub(crate) struct CompletionsArgs {
@@ -16,29 +16,29 @@ pub(crate) struct CompletionsArgs {
     shell: Shell,
     /// Complete this program instead of `nodeyard`
     #[arg(long, value_parser = program)]
-    program: Option<Program>,
+    program: Option<ProgramName>,
 }
 
-fn program(name: &str) -> Result<Program, String> {
-    std::iter::once(Program::Nodeyard)
-        .chain(Program::LINKS)
+fn program(name: &str) -> Result<ProgramName, String> {
+    std::iter::once(ProgramName::Nodeyard)
+        .chain(ProgramName::LINKS)
         .find(|program| program.name() == name)
-        .ok_or_else(|| format!("there is no program called {name}"))
+        .ok_or_else(|| format!("unknown program {name}"))
 }
 
-/// The definition of a program's command line, for whatever is generated from it.
-pub(crate) fn definition(program: Program) -> clap::Command {
+/// Returns the definition of a program's command line.
+pub(crate) fn definition(program: ProgramName) -> clap::Command {
     match program {
-        Program::Nodeyard => help::grouped(cli::Nodeyard::command()),
-        Program::Nodepool => cli::Nodepool::command(),
-        Program::NodepoolLauncher => cli::NodepoolLauncher::command(),
-        Program::NodepoolBuilder => cli::NodepoolBuilder::command(),
+        ProgramName::Nodeyard => help::grouped(cli::Nodeyard::command()),
+        ProgramName::Nodepool => cli::Nodepool::command(),
+        ProgramName::NodepoolLauncher => cli::NodepoolLauncher::command(),
+        ProgramName::NodepoolBuilder => cli::NodepoolBuilder::command(),
     }
 }
 
 pub(crate) fn run(args: &CompletionsArgs) -> anyhow::Result<()> {
-    let program = args.program.unwrap_or(Program::Nodeyard);
-    // The generator panics when its output is closed, so it gets a buffer.
+    let program = args.program.unwrap_or(ProgramName::Nodeyard);
+    // The generator panics when its output is closed, so it writes into a buffer.
     let mut script = Vec::new();
     clap_complete::generate(
         args.shell,

@@ -1,4 +1,4 @@
-//! `nodeyard config` and `nodepool config-validate`: what is in the configuration, and what is wrong.
+//! `nodeyard config` and `nodepool config-validate`: check and show the configuration.
 
 use std::io::{self, Write as _};
 
@@ -6,9 +6,9 @@ use anstream::eprint;
 use clap::{Args, Subcommand};
 use nodeyard_config::{Loaded, Mode};
 
-use crate::context::Context;
-use crate::exit::Outcome;
-use crate::output::{self, Format};
+use crate::context::CommandContext;
+use crate::exit::CommandOutcome;
+use crate::output::{self, OutputFormat};
 
 #[derive(Debug, Args)]
 pub(crate) struct ConfigArgs {
@@ -28,24 +28,26 @@ enum ConfigCommand {
     Schema,
 }
 
-pub(crate) fn run(args: &ConfigArgs, context: &Context) -> anyhow::Result<Outcome> {
+pub(crate) fn run(args: &ConfigArgs, context: &CommandContext) -> anyhow::Result<CommandOutcome> {
     match args.command {
         ConfigCommand::Check => validate(context),
         ConfigCommand::Show => show(context),
         ConfigCommand::Schema => {
             output::document(&nodeyard_config::schema(), context.format.or_json())?;
-            Ok(Outcome::Success)
+            Ok(CommandOutcome::Success)
         }
     }
 }
 
-pub(crate) fn validate(context: &Context) -> anyhow::Result<Outcome> {
+pub(crate) fn validate(context: &CommandContext) -> anyhow::Result<CommandOutcome> {
     let source = context.required_source()?;
     let loaded = nodeyard_config::load(&source, Mode::Check);
     let good = loaded.config.is_some();
     match context.format {
-        Format::Json | Format::Yaml => output::document(&loaded.diagnostics, context.format)?,
-        Format::Table => {
+        OutputFormat::Json | OutputFormat::Yaml => {
+            output::document(&loaded.diagnostics, context.format)?;
+        }
+        OutputFormat::Table => {
             print_diagnostics(&loaded);
             if good {
                 writeln!(io::stdout(), "{}: no errors", source.main.display())?;
@@ -53,24 +55,24 @@ pub(crate) fn validate(context: &Context) -> anyhow::Result<Outcome> {
         }
     }
     Ok(if good {
-        Outcome::Success
+        CommandOutcome::Success
     } else {
-        Outcome::Failure
+        CommandOutcome::Failure
     })
 }
 
-fn show(context: &Context) -> anyhow::Result<Outcome> {
+fn show(context: &CommandContext) -> anyhow::Result<CommandOutcome> {
     let loaded = nodeyard_config::load(&context.required_source()?, Mode::Show);
     print_diagnostics(&loaded);
     let Some(config) = loaded.config else {
-        return Ok(Outcome::Failure);
+        return Ok(CommandOutcome::Failure);
     };
-    // There is one form for both formats: nobody would read this as a table.
+    // As a table this would be unreadable.
     output::document(&config, context.format.or_json())?;
-    Ok(Outcome::Success)
+    Ok(CommandOutcome::Success)
 }
 
-/// For people, on standard error: colours are kept or removed there.
+/// Prints diagnostics to standard error, which keeps or removes their colours.
 pub(crate) fn print_diagnostics(loaded: &Loaded) {
     if !loaded.diagnostics.is_empty() {
         eprint!("{}", nodeyard_config::render(&loaded.diagnostics, true));

@@ -1,38 +1,42 @@
-//! `nodepool-launcher` and `nodepool-builder`: what each needs before it starts, and where it runs.
+//! `nodepool-launcher` and `nodepool-builder`: checks their requirements and runs them.
 //!
-//! Which process does what is never guessed from a missing key: without the keys that make it part of a
-//! fleet a daemon refuses to start, and `nodeyard up` is the way to run without a fleet.
+//! A daemon refuses to start without the configuration keys that make it part of a fleet; `nodeyard up` runs without
+//! one.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail, ensure};
-use nodeyard_config::{Config, Reloader, Source, Stamp};
+use nodeyard_config::{Config, ConfigSource, ConfigStamp, Reloader};
 use nodeyard_model::ErrorCode;
 use nodeyard_store::Tree;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use crate::background::{self, Detached};
+use crate::background::{self, BackgroundProcess};
 use crate::cli::DaemonFlags;
-use crate::commands::builder::{self, Hands};
-use crate::commands::launcher::{self, Pages, Served, Tools};
+use crate::commands::builder::{self, WorkerCounts};
+use crate::commands::launcher::{self, LauncherServices, LauncherTools, WebPages};
 use crate::commands::signals;
-use crate::context::{self, Context};
+use crate::context::{self, CommandContext};
 use crate::error_codes::WithCode as _;
-use crate::exit::Outcome;
+use crate::exit::CommandOutcome;
 use crate::logging::{self, Destination};
-use crate::program::{self, Program};
-use crate::store_access::{self, Target};
+use crate::program::{self, ProgramName};
+use crate::store_access::{self, StoreTarget};
 
-/// What a daemon does.
+/// The service that a daemon runs.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Work {
-    Launch(Pages),
-    Build(Hands),
+pub(crate) enum DaemonRole {
+    Launch(WebPages),
+    Build(WorkerCounts),
 }
 
-pub(crate) fn run(program: Program, mut flags: DaemonFlags, work: Work) -> anyhow::Result<Outcome> {
+pub(crate) fn run(
+    program: ProgramName,
+    mut flags: DaemonFlags,
+    role: DaemonRole,
+) -> anyhow::Result<CommandOutcome> {
     if flags.version {
         return program::print_nodepool_version();
     }
@@ -47,13 +51,13 @@ pub(crate) fn run(program: Program, mut flags: DaemonFlags, work: Work) -> anyho
     if !foreground && !background::is_child() {
         return background::launch(&pid_file);
     }
-    let context = Context::from(&flags);
+    let context = CommandContext::from(&flags);
     let source = context.required_source()?;
     let (config, stamp) = context::load(&source)?;
-    check_needs(program, &config).code(ErrorCode::NoFleet)?;
-    let detached = match foreground {
+    check_requirements(program, &config).code(ErrorCode::NoFleet)?;
+    let background = match foreground {
         true => None,
-        false => Some(Detached::begin(&pid_file)?),
+        false => Some(BackgroundProcess::enter(&pid_file)?),
     };
     let log = Path::new("/var/log/nodepool").join(format!("{}.log", name(program)));
     let destination = match &flags.log_config {
@@ -63,43 +67,43 @@ pub(crate) fn run(program: Program, mut flags: DaemonFlags, work: Work) -> anyho
     };
     logging::start_daemon(logging::Level::daemons(context.verbose), destination)?;
     if flags.repl {
-        warn!("there is no Python console to open; --repl has no effect");
+        warn!("--repl has no effect: there is no Python console");
     }
-    crate::block_on(serve(source, config, stamp, work, detached))?;
-    Ok(Outcome::Success)
+    crate::block_on(serve(source, config, stamp, role, background))?;
+    Ok(CommandOutcome::Success)
 }
 
-/// The launcher's files are called by the name of the whole, as Nodepool's are.
-fn name(program: Program) -> &'static str {
+/// Returns the name of a daemon's files; as in Nodepool, the launcher's are named `nodepool`.
+fn name(program: ProgramName) -> &'static str {
     match program {
-        Program::NodepoolLauncher => "nodepool",
+        ProgramName::NodepoolLauncher => "nodepool",
         other => other.name(),
     }
 }
 
-/// Independent of the directory we are in; `~` is the user's home.
+/// Makes a path absolute; `~` is the user's home.
 fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
     let home = std::env::home_dir();
     let path = match (path.strip_prefix("~"), home) {
         (Ok(rest), Some(home)) => home.join(rest),
         _ => path.to_owned(),
     };
-    std::path::absolute(&path).with_context(|| format!("{} is not a path", path.display()))
+    std::path::absolute(&path).with_context(|| format!("invalid path {}", path.display()))
 }
 
 async fn serve(
-    source: Source,
+    source: ConfigSource,
     config: Arc<Config>,
-    stamp: Stamp,
-    work: Work,
-    detached: Option<Detached>,
+    stamp: ConfigStamp,
+    role: DaemonRole,
+    background: Option<BackgroundProcess>,
 ) -> anyhow::Result<()> {
     let stop = signals::stop()?;
-    let (client, options) = match Target::of(Some(&config))? {
-        Target::ZooKeeper(options) => {
+    let (client, options) = match StoreTarget::of(Some(&config))? {
+        StoreTarget::ZooKeeper(options) => {
             (Some(store_access::connect(options.clone())?), Some(options))
         }
-        Target::Embedded(_) => (None, None),
+        StoreTarget::Embedded(_) => (None, None),
     };
     let tree = client.clone().map(|client| client as Arc<dyn Tree>);
     let (reloader, handle) = Reloader::new(source, config, stamp);
@@ -108,40 +112,40 @@ async fn serve(
         let following = store_access::follow_servers(client, options, handle.clone());
         tokio::spawn(following)
     });
-    let begun = CancellationToken::new();
-    let tools = Tools::new(launcher::follow(handle.clone()))?;
+    let started = CancellationToken::new();
+    let tools = LauncherTools::new(launcher::follow(handle.clone()))?;
     let working = async {
-        match (work, tree) {
-            (Work::Launch(pages), Some(tree)) => {
-                let served = Served {
+        match (role, tree) {
+            (DaemonRole::Launch(pages), Some(tree)) => {
+                let services = LauncherServices {
                     pages,
                     local_token: None,
                 };
-                let run = launcher::run(tree, handle, tools, served, begun.clone(), stop);
+                let run = launcher::run(tree, handle, tools, services, started.clone(), stop);
                 Box::pin(run).await
             }
-            (Work::Launch(_), None) => bail!("the launcher needs `zookeeper-servers`"),
-            (Work::Build(hands), tree) => {
-                builder::run(tree, handle, tools.drivers, hands, begun.clone(), stop).await
+            (DaemonRole::Launch(_), None) => bail!("the launcher needs `zookeeper-servers`"),
+            (DaemonRole::Build(workers), tree) => {
+                builder::run(tree, handle, tools.drivers, workers, started.clone(), stop).await
             }
         }
     };
-    let telling = async {
-        match &detached {
-            Some(detached) => {
-                begun.cancelled().await;
-                detached.ready()
+    let announcing = async {
+        match &background {
+            Some(background) => {
+                started.cancelled().await;
+                background.ready()
             }
             None => Ok(()),
         }
     };
     let working = async {
         let result = working.await;
-        // Whoever waits for the beginning need not wait for ever.
-        begun.cancel();
+        // Lets the waiting command return in case of an error.
+        started.cancel();
         result
     };
-    let (result, told) = tokio::join!(working, telling);
+    let (result, announced) = tokio::join!(working, announcing);
     reloading.abort();
     if let Some(task) = following {
         task.abort();
@@ -149,14 +153,14 @@ async fn serve(
     if let Some(client) = client {
         client.close().await;
     }
-    result.and(told)
+    result.and(announced)
 }
 
-fn check_needs(program: Program, config: &Config) -> anyhow::Result<()> {
+fn check_requirements(program: ProgramName, config: &Config) -> anyhow::Result<()> {
     let fleet = config.zookeeper.is_some();
-    let worker = program == Program::NodepoolBuilder && !config.gearman_servers.is_empty();
+    let worker = program == ProgramName::NodepoolBuilder && !config.gearman_servers.is_empty();
     let keys = match program {
-        Program::NodepoolBuilder => "`zookeeper-servers` nor `gearman-servers`",
+        ProgramName::NodepoolBuilder => "`zookeeper-servers` nor `gearman-servers`",
         _ => "`zookeeper-servers`",
     };
     ensure!(

@@ -6,8 +6,8 @@ use clap::Args;
 use nodeyard_model::ErrorCode;
 use serde_json::{Value, json};
 
-use crate::context::Context;
-use crate::output::{self, Format};
+use crate::context::CommandContext;
+use crate::output::{self, OutputFormat};
 
 #[derive(Debug, Args)]
 pub(crate) struct ErrorsArgs {
@@ -15,16 +15,16 @@ pub(crate) struct ErrorsArgs {
     code: Option<ErrorCode>,
 }
 
-pub(crate) fn run(args: &ErrorsArgs, context: &Context) -> anyhow::Result<()> {
+pub(crate) fn run(args: &ErrorsArgs, context: &CommandContext) -> anyhow::Result<()> {
     match (args.code, context.format) {
-        (Some(code), Format::Table) => {
+        (Some(code), OutputFormat::Table) => {
             let mut out = io::stdout().lock();
             writeln!(out, "{code} {} ({})", code.name(), code.area())?;
             writeln!(out, "\nCause:  {}", code.cause())?;
             writeln!(out, "Remedy: {}", code.remedy())?;
             Ok(())
         }
-        (None, Format::Table) => output::table(
+        (None, OutputFormat::Table) => output::table(
             ["CODE", "NAME", "CAUSE"],
             ErrorCode::ALL
                 .iter()

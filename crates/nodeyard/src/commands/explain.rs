@@ -1,6 +1,6 @@
-//! `nodeyard explain`: why a request waits, or what became of it; the same by its lease or node; and images.
+//! `nodeyard explain`: why a request, lease, node or image is in its state.
 //!
-//! A running launcher knows best. What it has forgotten, or would have known before a restart, may be in the store.
+//! A running launcher is asked first, then the store, which keeps explanations of requests that have ended.
 
 use std::io::{self, Write as _};
 use std::time::Duration;
@@ -23,12 +23,12 @@ use nodeyard_store::{Tree, TreePath};
 use serde_json::Value;
 
 use crate::commands::image;
-use crate::commands::records::{self, Entry};
-use crate::context::Context;
-use crate::output::{self, Format};
+use crate::commands::records::{self, RecordEntry};
+use crate::context::CommandContext;
+use crate::output::{self, OutputFormat};
 use crate::store_access::{self, TargetArgs};
 
-/// No explanation is nearly as long; it keeps a stranger on that port from filling our memory.
+/// The maximum size of a response, to bound memory if another service listens on that port.
 const MAX_ANSWER: usize = 4 << 20;
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -45,7 +45,7 @@ pub(crate) struct ExplainArgs {
     target: TargetArgs,
 }
 
-pub(crate) async fn run(args: ExplainArgs, context: &Context) -> anyhow::Result<()> {
+pub(crate) async fn run(args: ExplainArgs, context: &CommandContext) -> anyhow::Result<()> {
     if let Ok(request) = args.what.parse() {
         let explanation = explain(request, &args, context).await?;
         return print(&explanation, context);
@@ -59,8 +59,7 @@ pub(crate) async fn run(args: ExplainArgs, context: &Context) -> anyhow::Result<
         let known = steward::known_images(registry, &config).await?;
         let image = image.filter(|image| known.contains(image));
         let what = &args.what;
-        let image =
-            image.with_context(|| format!("there is no request, lease, node or image {what}"))?;
+        let image = image.with_context(|| format!("no request, lease, node or image {what}"))?;
         image::why::explain(registry, context, Some(image)).await?;
         Ok(None)
     });
@@ -74,7 +73,7 @@ pub(crate) async fn run(args: ExplainArgs, context: &Context) -> anyhow::Result<
 async fn find_holder(
     registry: &Registry,
     text: &str,
-) -> anyhow::Result<Option<(Entry, Option<RequestId>)>> {
+) -> anyhow::Result<Option<(RecordEntry, Option<RequestId>)>> {
     if let Ok(id) = text.parse::<NodeId>()
         && let Some(node) = registry.nodes().get(id).await?
     {
@@ -86,10 +85,10 @@ async fn find_holder(
 
 /// Prints an entry, and why its request is in its state where that is still known.
 async fn with_request(
-    mut entry: Entry,
+    mut entry: RecordEntry,
     request: Option<RequestId>,
     args: &ExplainArgs,
-    context: &Context,
+    context: &CommandContext,
 ) -> anyhow::Result<()> {
     let explanation = match request {
         Some(request) => explain(request, args, context).await.ok(),
@@ -112,11 +111,11 @@ async fn with_request(
     Ok(())
 }
 
-/// Returns the lease with this id, or the only one whose id begins so, and its request.
+/// Returns the lease with this id, or with the only id that starts like this, and its request.
 async fn find_lease(
     tree: &dyn Tree,
     text: &str,
-) -> anyhow::Result<Option<(Entry, Option<RequestId>)>> {
+) -> anyhow::Result<Option<(RecordEntry, Option<RequestId>)>> {
     let leases = match tree.list(&TreePath::new(LEASES)?).await {
         Err(error) if error.is_no_node() => Vec::new(),
         leases => leases?,
@@ -126,7 +125,7 @@ async fn find_lease(
     let (id, record) = match &found[..] {
         [] => return Ok(None),
         [found] => found,
-        _ => bail!("{text} is the beginning of {} leases", found.len()),
+        _ => bail!("{text} is ambiguous: {} leases start with it", found.len()),
     };
     let lease: Lease = serde_json::from_slice(&record.data)
         .with_context(|| format!("failed to read the record of lease {id}"))?;
@@ -136,7 +135,7 @@ async fn find_lease(
         Some(text) => format!("{}: {text}", end.cause),
         None => end.cause.to_string(),
     });
-    let entry = Entry::new(vec![
+    let entry = RecordEntry::new(vec![
         ("lease", Value::from(&**id)),
         ("phase", Value::from(lease.phase.to_string())),
         ("labels", labels.collect()),
@@ -148,8 +147,8 @@ async fn find_lease(
     Ok(Some((entry, lease.request)))
 }
 
-fn print(explanation: &[u8], context: &Context) -> anyhow::Result<()> {
-    if context.format == Format::Yaml {
+fn print(explanation: &[u8], context: &CommandContext) -> anyhow::Result<()> {
+    if context.format == OutputFormat::Yaml {
         let value: Value = serde_json::from_slice(explanation)?;
         return output::document(&value, context.format);
     }
@@ -160,7 +159,7 @@ fn print(explanation: &[u8], context: &Context) -> anyhow::Result<()> {
 async fn explain(
     request: RequestId,
     args: &ExplainArgs,
-    context: &Context,
+    context: &CommandContext,
 ) -> anyhow::Result<Bytes> {
     let asked = ask(request, args, context).await;
     if let Ok(Some(answer)) = asked {
@@ -172,16 +171,16 @@ async fn explain(
     match asked {
         Err(error) => Err(error),
         Ok(_) => bail!(
-            "request {request} is not there, and nothing is kept of it: it ended well and long ago, or was never made"
+            "no request {request}, and no outcome of it: it was fulfilled long ago, or never existed"
         ),
     }
 }
 
-/// What a launcher says; none if it does not know the request.
+/// Returns the explanation of a running launcher; None if it does not know the request.
 async fn ask(
     request: RequestId,
     args: &ExplainArgs,
-    context: &Context,
+    context: &CommandContext,
 ) -> anyhow::Result<Option<Bytes>> {
     let url = match &args.url {
         Some(url) => url.clone(),
@@ -191,20 +190,20 @@ async fn ask(
         }
     };
     let kind = match context.format {
-        Format::Json | Format::Yaml => "application/json",
-        Format::Table => "text/plain",
+        OutputFormat::Json | OutputFormat::Yaml => "application/json",
+        OutputFormat::Table => "text/plain",
     };
     let page = format!("{}/explain/{request}", url.trim_end_matches('/'));
     let asked = Request::get(&page)
         .header(ACCEPT, kind)
         .body(Empty::<Bytes>::new());
-    let asked = asked.with_context(|| format!("{url} is not the address of a web server"))?;
+    let asked = asked.with_context(|| format!("invalid URL {url}"))?;
     let client = Client::builder(TokioExecutor::new()).build_http();
     let unreachable = || match &args.url {
-        Some(url) => format!("no launcher answers at {url}"),
+        Some(url) => format!("no launcher responds at {url}"),
         None => {
             let note = context.config_note();
-            format!("no launcher answers at {url}; name its web server with --url ({note})")
+            format!("no launcher responds at {url}; name its web server with --url ({note})")
         }
     };
     let answer = tokio::time::timeout(PATIENCE, client.request(asked))
@@ -221,19 +220,19 @@ async fn ask(
         StatusCode::NOT_FOUND => Ok(None),
         status if status.is_success() => Ok(Some(body)),
         status => bail!(
-            "{page} answered {status}: {}",
+            "{page} responded with {status}: {}",
             String::from_utf8_lossy(&body).trim()
         ),
     }
 }
 
-/// Returns what is stored of the request, if anything is and there is a store to look into.
+/// Returns the stored outcome of the request, if there is one and the store is accessible.
 async fn look_up(
     request: RequestId,
     args: &ExplainArgs,
-    context: &Context,
+    context: &CommandContext,
 ) -> anyhow::Result<Option<Bytes>> {
-    // Without a store nothing is kept.
+    // Without a store there is no stored outcome.
     let Ok(access) = store_access::open(&args.target, context).await else {
         return Ok(None);
     };
@@ -243,9 +242,9 @@ async fn look_up(
         return Ok(None);
     };
     Ok(Some(match context.format {
-        Format::Table => ended.to_string().into(),
-        // Ends with a newline, as what a launcher says.
-        Format::Json | Format::Yaml => {
+        OutputFormat::Table => ended.to_string().into(),
+        // Ends with a newline, like the launcher's response.
+        OutputFormat::Json | OutputFormat::Yaml => {
             let mut text = serde_json::to_vec_pretty(&ended)?;
             text.push(b'\n');
             text.into()

@@ -1,15 +1,15 @@
-//! `nodeyard image`: images, by names that do not say how they were made.
+//! `nodeyard image`: images, however they are built.
 //!
-//! What `nodepool` can do with images is done by the same code; the rest is here.
+//! Operations that `nodepool` has too are implemented in its modules.
 
 mod candidates;
+mod cleanup;
 mod cloud;
 pub(super) mod logs;
+mod pin;
 mod provenance;
 mod publish;
 mod published;
-mod retire;
-mod trial;
 pub(super) mod wait;
 pub(super) mod why;
 
@@ -24,8 +24,8 @@ use nodeyard_store::registry::Registry;
 use crate::commands::build;
 use crate::commands::nodepool::{image_data, images};
 use crate::commands::records::{self, RecordCommand, RecordKind};
-use crate::context::Context;
-use crate::exit::Outcome;
+use crate::context::CommandContext;
+use crate::exit::CommandOutcome;
 use crate::store_access::{self, TargetArgs};
 
 #[derive(Debug, Args)]
@@ -39,10 +39,10 @@ pub(crate) struct ImageArgs {
 #[derive(Debug, Subcommand)]
 enum ImageCommand {
     #[command(flatten)]
-    OnStore(StoreCommand),
+    OnStore(ImageStoreCommand),
     #[command(flatten)]
     Records(RecordCommand),
-    /// Show what `image-filters` find in the clouds now: which image wins, and why the others do not
+    /// Show what `image-filters` match in the clouds now: which image is selected, and why the others are not
     Candidates {
         /// A label, or a cloud image as `provider/image`; everything when absent
         what: Option<String>,
@@ -50,24 +50,24 @@ enum ImageCommand {
         #[arg(long)]
         all: bool,
     },
-    /// Put an image into a cloud, for `image-filters` to find; for jobs, needs no store
+    /// Upload an image to a cloud, for `image-filters` to find; for jobs, needs no store
     Publish(publish::PublishArgs),
-    /// Remove all but the newest of an image that jobs have published; needs no store
-    Prune(retire::PruneArgs),
-    /// Find, and remove, what aborted jobs have left of images they published; needs no store
-    Leaks(retire::LeaksArgs),
+    /// Delete all but the newest of an image that jobs have published; needs no store
+    Prune(cleanup::PruneArgs),
+    /// Find, and delete, what aborted jobs have left of images they published; needs no store
+    Leaks(cleanup::LeaksArgs),
 }
 
 #[derive(Debug, Subcommand)]
-enum StoreCommand {
-    /// Ask for a build
+enum ImageStoreCommand {
+    /// Request a build
     Build {
         image: ImageName,
-        /// Stay until it is built and uploaded, and show how far it is
+        /// Wait until it is built and uploaded, and show the progress
         #[arg(long)]
         wait: bool,
     },
-    /// Stay until an image is built and uploaded, and show how far it is; nothing is asked for
+    /// Wait until an image is built and uploaded, and show the progress; requests nothing
     Wait { image: ImageName },
     /// Say why an image is (not) being built, uploaded or deleted
     Why {
@@ -81,19 +81,19 @@ enum StoreCommand {
     },
     /// Print the log of the newest build of an image, or of another one
     Logs(logs::BuildLogsArgs),
-    /// Keep an image from being built
+    /// Pause builds and uploads of an image
     Pause { image: ImageName },
-    /// Take a pause back
+    /// End a pause
     Unpause { image: ImageName },
-    /// Have all launches use one build, and keep it
+    /// Make all launches use one build, and keep it
     Pin {
         /// `<image>-<build id>`, as in the first column of `build ls`
         #[arg(value_parser = images::build_key)]
         build: BuildKey,
     },
-    /// Have launches use the newest build again, also one that was taken back
+    /// Make launches use the newest build again, even if it was rolled back
     Unpin { image: ImageName },
-    /// Have launches use the build before the newest, until there is a newer one
+    /// Make launches use the build before the newest, until there is a newer one
     Rollback { image: ImageName },
     /// Delete all builds of an image, their files and their uploads; it is built again unless it is paused
     Rm { image: ImageName },
@@ -103,7 +103,10 @@ enum StoreCommand {
     Import { path: PathBuf },
 }
 
-pub(crate) async fn run(args: ImageArgs, context: &Context) -> anyhow::Result<Outcome> {
+pub(crate) async fn run(
+    args: ImageArgs,
+    context: &CommandContext,
+) -> anyhow::Result<CommandOutcome> {
     match args.command {
         ImageCommand::Candidates { what, all } => {
             candidates::show(context, what.as_deref(), all).await?;
@@ -112,45 +115,47 @@ pub(crate) async fn run(args: ImageArgs, context: &Context) -> anyhow::Result<Ou
             records::on_target(RecordKind::Image, &args.target, command, context).await?;
         }
         ImageCommand::Publish(args) => publish::publish(args, context).await?,
-        ImageCommand::Prune(args) => return retire::prune(args, context).await,
-        ImageCommand::Leaks(args) => return retire::leaks(args, context).await,
+        ImageCommand::Prune(args) => return cleanup::prune(args, context).await,
+        ImageCommand::Leaks(args) => return cleanup::leaks(args, context).await,
         ImageCommand::OnStore(command) => {
             let work = async |registry: &Registry| on_store(command, registry, context).await;
             store_access::with_registry(&args.target, context, work).await?;
         }
     }
-    Ok(Outcome::Success)
+    Ok(CommandOutcome::Success)
 }
 
-/// For tables: to the second, in UTC.
+/// Formats a time for tables: to the second, in UTC.
 fn time(at: Timestamp) -> String {
     let at = jiff::Timestamp::from_second(at.as_secs() as i64);
     at.map_or_else(|_| String::new(), |at| at.to_string())
 }
 
 async fn on_store(
-    command: StoreCommand,
+    command: ImageStoreCommand,
     registry: &Registry,
-    context: &Context,
+    context: &CommandContext,
 ) -> anyhow::Result<()> {
     match command {
-        StoreCommand::Build { image, wait } => {
+        ImageStoreCommand::Build { image, wait } => {
             wait::request_build(registry, context, &image, wait).await
         }
-        StoreCommand::Wait { image } => {
+        ImageStoreCommand::Wait { image } => {
             wait::for_build(registry, context, &image, &BTreeSet::new()).await
         }
-        StoreCommand::Why { image } => why::explain(registry, context, image).await,
-        StoreCommand::Provenance { build } => provenance::show(registry, context, &build).await,
-        StoreCommand::Logs(args) => logs::print(registry, context, &args).await,
-        StoreCommand::Pause { image } => images::pause(registry, &image).await,
-        StoreCommand::Unpause { image } => images::unpause(registry, &image).await,
-        StoreCommand::Pin { build } => trial::pin(registry, context, &build).await,
-        StoreCommand::Unpin { image } => trial::unpin(registry, context, &image).await,
-        StoreCommand::Rollback { image } => trial::roll_back(registry, context, &image).await,
-        StoreCommand::Rm { image } => remove(registry, &image).await,
-        StoreCommand::Export { path } => image_data::export(registry, &path).await,
-        StoreCommand::Import { path } => image_data::import(registry, &path).await,
+        ImageStoreCommand::Why { image } => why::explain(registry, context, image).await,
+        ImageStoreCommand::Provenance { build } => {
+            provenance::show(registry, context, &build).await
+        }
+        ImageStoreCommand::Logs(args) => logs::print(registry, context, &args).await,
+        ImageStoreCommand::Pause { image } => images::pause(registry, &image).await,
+        ImageStoreCommand::Unpause { image } => images::unpause(registry, &image).await,
+        ImageStoreCommand::Pin { build } => pin::pin(registry, context, &build).await,
+        ImageStoreCommand::Unpin { image } => pin::unpin(registry, context, &image).await,
+        ImageStoreCommand::Rollback { image } => pin::roll_back(registry, context, &image).await,
+        ImageStoreCommand::Rm { image } => remove(registry, &image).await,
+        ImageStoreCommand::Export { path } => image_data::export(registry, &path).await,
+        ImageStoreCommand::Import { path } => image_data::import(registry, &path).await,
     }
 }
 
@@ -158,9 +163,9 @@ async fn remove(registry: &Registry, image: &ImageName) -> anyhow::Result<()> {
     let builds = registry.images().builds(image).await?;
     ensure!(
         !builds.is_empty(),
-        "there is no build of {image}; `nodeyard image ls` lists the images"
+        "no build of {image}; `nodeyard image ls` lists the images"
     );
-    // One that is still being made keeps none of the others.
+    // A build that is still in progress does not prevent deleting the others.
     let mut removed = Ok(());
     for (key, _) in &builds {
         removed = removed.and(build::remove(registry, key).await);

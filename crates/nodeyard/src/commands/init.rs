@@ -1,12 +1,12 @@
-//! `nodeyard init`: a commented configuration for machines on this host, and what goes with it.
+//! `nodeyard init`: writes a commented configuration for machines on this host.
 //!
-//! Everything is in this binary: the configuration, in parts that are put together for what works here, the program
-//! that makes the image, and a fresh key for the first login. Nothing that exists is overwritten without being asked,
-//! and the key not even then: machines that exist know it.
+//! The binary contains all parts: configuration templates, which are combined for the drivers that work on this host,
+//! and the script that builds the image. An SSH key is generated. Existing files are overwritten only with `--force`,
+//! and the key never, because existing machines trust it.
 
 mod configuration;
+mod host_capabilities;
 mod key;
-mod surroundings;
 
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, Write as _};
@@ -17,8 +17,8 @@ use anstream::println;
 use anyhow::{Context as _, bail, ensure};
 use clap::{Args, ValueEnum};
 
-use self::configuration::Parts;
-use self::surroundings::Surroundings;
+use self::configuration::ConfigTemplate;
+use self::host_capabilities::HostCapabilities;
 
 const CONFIGURATION: &str = "nodepool.yaml";
 const SCRIPT: &str = "build-debian";
@@ -28,37 +28,37 @@ const SCRIPT_TEXT: &str = include_str!("init/build-debian.sh");
 
 #[derive(Debug, Args)]
 pub(crate) struct InitArgs {
-    /// Where to write it; made if it is missing
+    /// Directory to write to; created if it is missing
     #[arg(default_value = ".")]
     directory: PathBuf,
     /// Kind of machines, instead of all that work here; may be given several times
     #[arg(long = "driver", value_name = "DRIVER")]
-    drivers: Vec<Machines>,
+    drivers: Vec<LocalDriver>,
     /// Overwrite the configuration and the program that builds the image; the key stays
     #[arg(long)]
     force: bool,
 }
 
-/// Where machines can come from without a cloud.
+/// Kinds of machines that need no cloud.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Machines {
+enum LocalDriver {
     /// Containers of Podman or Docker
     Container,
     /// Virtual machines
     Qemu,
-    /// A simulated cloud: nobody can log in to its machines
+    /// A simulated cloud: it has no machines to log in to
     Fake,
 }
 
 pub(crate) async fn run(args: InitArgs) -> anyhow::Result<()> {
     let directory = std::path::absolute(&args.directory)
-        .with_context(|| format!("{} cannot be used", args.directory.display()))?;
+        .with_context(|| format!("invalid directory {}", args.directory.display()))?;
     let text = directory.to_str();
-    // In the file it would be taken for a variable.
+    // `%(` would be read as a variable.
     let usable = text.filter(|text| !text.contains("%(") && !text.contains(['\n', '\'']));
     let Some(directory_text) = usable else {
         bail!(
-            "the name of {} cannot be written into a configuration; choose another directory",
+            "the name of {} contains characters that are not allowed in a configuration; choose another directory",
             directory.display()
         );
     };
@@ -76,47 +76,47 @@ pub(crate) async fn run(args: InitArgs) -> anyhow::Result<()> {
             there.join(" and ")
         );
     }
-    let surroundings = Surroundings::look().await;
-    let drivers = choose(&args.drivers, &surroundings);
+    let host = HostCapabilities::detect().await;
+    let drivers = choose(&args.drivers, &host);
 
     fs::create_dir_all(&directory)
-        .with_context(|| format!("cannot make {}", directory.display()))?;
+        .with_context(|| format!("failed to create {}", directory.display()))?;
     let public = key::make_or_read(&directory.join(KEY))?;
-    let parts = Parts {
+    let parts = ConfigTemplate {
         directory: directory_text,
         drivers: &drivers,
-        socket: surroundings.named_socket.as_deref(),
+        socket: host.named_socket.as_deref(),
         public_key: &public,
     };
     write(&script, SCRIPT_TEXT, 0o755)?;
-    // Last, so that a file that is there is complete.
+    // Written last, so that an existing configuration is complete.
     write(&file, &parts.text(), 0o644)?;
-    report(&directory, &drivers, &surroundings)
+    report(&directory, &drivers, &host)
 }
 
-/// What was asked for, otherwise what works; where nothing does, there is still something to look at.
-fn choose(wanted: &[Machines], surroundings: &Surroundings) -> Vec<Machines> {
-    let all = [Machines::Container, Machines::Qemu, Machines::Fake];
+/// Returns the requested drivers, or else those that work on this host, or else the simulated cloud.
+fn choose(wanted: &[LocalDriver], host: &HostCapabilities) -> Vec<LocalDriver> {
+    let all = [LocalDriver::Container, LocalDriver::Qemu, LocalDriver::Fake];
     if !wanted.is_empty() {
         return all
             .into_iter()
-            .filter(|machines| wanted.contains(machines))
+            .filter(|driver| wanted.contains(driver))
             .collect();
     }
     let mut drivers = Vec::new();
-    if surroundings.runtime.is_ok() {
-        drivers.push(Machines::Container);
+    if host.runtime.is_ok() {
+        drivers.push(LocalDriver::Container);
     }
-    if surroundings.qemu.is_ok() {
-        drivers.push(Machines::Qemu);
+    if host.qemu.is_ok() {
+        drivers.push(LocalDriver::Qemu);
     }
     if drivers.is_empty() {
-        drivers.push(Machines::Fake);
+        drivers.push(LocalDriver::Fake);
     }
     drivers
 }
 
-/// All of it or nothing, in place of what is there.
+/// Replaces a file atomically.
 fn write(path: &Path, text: &str, mode: u32) -> anyhow::Result<()> {
     let draft = path.with_added_extension("new");
     let write = || -> io::Result<()> {
@@ -131,26 +131,26 @@ fn write(path: &Path, text: &str, mode: u32) -> anyhow::Result<()> {
         file.sync_all()?;
         fs::rename(&draft, path)
     };
-    write().with_context(|| format!("cannot write {}", path.display()))
+    write().with_context(|| format!("failed to write {}", path.display()))
 }
 
 fn report(
     directory: &Path,
-    drivers: &[Machines],
-    surroundings: &Surroundings,
+    drivers: &[LocalDriver],
+    host: &HostCapabilities,
 ) -> anyhow::Result<()> {
     let file = directory.join(CONFIGURATION);
     let file = configuration::shell_word(&file.to_string_lossy());
     let key = directory.join(KEY);
     let key = configuration::shell_word(&key.to_string_lossy());
-    println!("{file}: the configuration; read its comments");
-    println!("{}: makes the image", directory.join(SCRIPT).display());
-    println!("{key}: the key that may log in");
+    println!("{file}: the configuration, with comments");
+    println!("{}: builds the image", directory.join(SCRIPT).display());
+    println!("{key}: the SSH key for logging in");
     println!();
-    for machines in drivers {
-        println!("{}", surroundings.say(*machines));
+    for driver in drivers {
+        println!("{}", host.describe(*driver));
     }
-    let missing = surroundings.missing_packages(drivers);
+    let missing = host.missing_packages(drivers);
     if !missing.is_empty() {
         println!();
         println!("The image cannot be built yet. On Debian or Ubuntu, as root:");
@@ -162,8 +162,8 @@ fn report(
     println!("See it happen, in another terminal:");
     println!("  nodeyard -c {file} image logs -f debian");
     println!("Get a machine; it says how to log in, and keeps the machine until Ctrl-C:");
-    for machines in drivers {
-        let label = configuration::label(*machines);
+    for driver in drivers {
+        let label = configuration::label(*driver);
         println!("  nodeyard -c {file} request {label} -i {key}");
     }
     Ok(())

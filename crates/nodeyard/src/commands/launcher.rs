@@ -1,14 +1,14 @@
-//! The launcher, wired: which drivers there are, where it runs, and how long it waits.
+//! Runs the launcher with its drivers, web pages and APIs.
 
 mod drivers;
 mod http_api;
-mod outlook;
-mod stacks;
+mod interfaces;
+mod status_log;
 
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use nodeyard_config::{Config, Handle as ConfigHandle};
+use nodeyard_config::{Config, ConfigHandle};
 use nodeyard_driver_fake::{RemoteScan, URL_VARIABLE};
 use nodeyard_http_api::LocalToken;
 use nodeyard_launcher::{Launcher, Options, Parts, Timing};
@@ -19,39 +19,40 @@ use nodeyard_store::registry::{Registry, Views};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use outlook::Pages;
+pub(crate) use interfaces::WebPages;
 
-pub(crate) use drivers::Drivers;
-pub(crate) use outlook::statsd as open_statsd;
-use outlook::{Outlook, Recorder};
+pub(crate) use drivers::DriverBuilder;
+pub(crate) use interfaces::statsd as open_statsd;
+use interfaces::{Interfaces, LauncherMetricsRecorder};
 
-use crate::commands::knobs;
+use crate::commands::test_intervals;
 use crate::host;
 
-/// What others may see of a launcher.
+/// What the launcher serves.
 #[derive(Debug)]
-pub(crate) struct Served {
-    pub(crate) pages: Pages,
-    /// For commands on this host.
+pub(crate) struct LauncherServices {
+    pub(crate) pages: WebPages,
+    /// The local token, for commands on this host.
     pub(crate) local_token: Option<LocalToken>,
 }
 
-/// Runs a launcher on a store until `stop`. The store stays open. `begun` is cancelled when it can be seen.
+/// Runs a launcher on a store until `stop`; the store stays open. `started` is cancelled when the launcher's pages are
+/// served.
 pub(crate) async fn run(
     tree: Arc<dyn Tree>,
     config: ConfigHandle,
-    tools: Tools,
-    served: Served,
-    begun: CancellationToken,
+    tools: LauncherTools,
+    services: LauncherServices,
+    started: CancellationToken,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    let metrics = outlook::metrics().await?;
+    let metrics = interfaces::metrics().await?;
     let options = options().await;
     let hostname = options.hostname.clone();
     let first = config.config();
     let registry = Registry::new(Arc::clone(&tree));
     let records = Views::open(&registry)?;
-    let Tools { drivers, scanner } = tools;
+    let LauncherTools { drivers, scanner } = tools;
     let config = follow(config);
     let parts = Parts {
         tree,
@@ -59,28 +60,28 @@ pub(crate) async fn run(
         config: config.clone(),
         drivers,
         scanner,
-        events: Arc::new(Recorder(metrics.clone())),
+        events: Arc::new(LauncherMetricsRecorder(metrics.clone())),
         clock: Clock::system(),
     };
     let (launcher, handle) = Launcher::new(options, parts);
     let working = async {
         let result = Box::pin(launcher.run(stop.clone())).await;
-        // Without the launcher there is nothing to look at.
+        // Stops the pages, which need the launcher.
         stop.cancel();
         result
     };
     let shown = async {
-        let outlook = Outlook {
+        let interfaces = Interfaces {
             first: &first,
             config,
-            served,
+            services,
             registry,
             records,
             metrics,
             launcher: handle.clone(),
             hostname: &hostname,
         };
-        let result = outlook::run(outlook, begun, stop.clone()).await;
+        let result = interfaces::run(interfaces, started, stop.clone()).await;
         if result.is_err() {
             stop.cancel();
         }
@@ -89,10 +90,10 @@ pub(crate) async fn run(
     let work = async { tokio::join!(working, shown) };
     let (result, shown) = tokio::select! {
         results = work => results,
-        Err(error) = stacks::answer(handle.clone()) => return Err(error),
+        Err(error) = status_log::run(handle.clone()) => return Err(error),
     };
     shown?;
-    result.context("the launcher has ended")
+    result.context("the launcher failed")
 }
 
 async fn options() -> Options {
@@ -105,15 +106,15 @@ async fn options() -> Options {
     }
 }
 
-/// What makes drivers, and what looks at the machines they make.
+/// Creates drivers, and scans the machines that they launch.
 #[derive(Clone)]
-pub(crate) struct Tools {
-    pub(crate) drivers: Arc<Drivers>,
+pub(crate) struct LauncherTools {
+    pub(crate) drivers: Arc<DriverBuilder>,
     scanner: Arc<dyn Scanner>,
 }
 
-impl Tools {
-    /// `config` is for what drivers have to know of more than their own provider.
+impl LauncherTools {
+    /// Creates the tools. `config` is for drivers that need more than their own section.
     pub(crate) fn new(config: watch::Receiver<Arc<Config>>) -> anyhow::Result<Self> {
         let cloud = std::env::var(URL_VARIABLE).ok();
         let scanner: Arc<dyn Scanner> = match &cloud {
@@ -121,13 +122,13 @@ impl Tools {
             None => Arc::new(NetworkScanner::default()),
         };
         Ok(Self {
-            drivers: Arc::new(Drivers::new(cloud, Arc::clone(&scanner), config)),
+            drivers: Arc::new(DriverBuilder::new(cloud, Arc::clone(&scanner), config)),
             scanner,
         })
     }
 }
 
-/// Tests of the daemon shorten the safety nets.
+/// Shortens intervals in tests of the daemon.
 pub(crate) fn timing() -> Timing {
     let mut timing = Timing::default();
     for (variable, field) in [
@@ -137,14 +138,14 @@ pub(crate) fn timing() -> Timing {
         ("NODEPOOL_TEST_LOCK_CLEANUP", &mut timing.lock_age),
         ("NODEPOOL_TEST_IMAGE_CHECK_TIMEOUT", &mut timing.cloud_check),
     ] {
-        if let Some(time) = knobs::seconds(variable) {
+        if let Some(time) = test_intervals::seconds(variable) {
             *field = time;
         }
     }
     timing
 }
 
-/// The configuration in force, as a service follows it.
+/// Returns the current configuration and its changes.
 pub(crate) fn follow(mut handle: ConfigHandle) -> watch::Receiver<Arc<Config>> {
     let (sender, receiver) = watch::channel(handle.config());
     tokio::spawn(async move {

@@ -1,4 +1,4 @@
-//! `nodeyard lease`: leases from outside, wherever they were asked for.
+//! `nodeyard lease`: list, show, renew, wait for and release leases.
 
 use std::io::{self, Write as _};
 use std::time::{Duration, SystemTime};
@@ -8,14 +8,14 @@ use clap::{Args, Subcommand};
 use nodeyard_model::{Timestamp, now};
 use serde_json::{Value, json};
 
-use crate::api_client::{ApiArgs, ApiClient, Lease, Page};
+use crate::api_client::{ApiArgs, ApiClient, LeaseResponse, PageResponse};
 use crate::commands::records::{self, WatchArgs};
-use crate::commands::request::{Way, keep};
-use crate::context::Context;
-use crate::output::{self, Format};
-use crate::span;
+use crate::commands::request::{LoginCommand, keep_alive};
+use crate::context::CommandContext;
+use crate::duration;
+use crate::output::{self, OutputFormat};
 
-/// The length of an id; less is the beginning of one.
+/// The length of an id; shorter texts are prefixes.
 const ID: usize = 32;
 
 #[derive(Debug, Args)]
@@ -30,13 +30,13 @@ pub(crate) struct LeaseArgs {
 enum LeaseCommand {
     /// List leases
     Ls {
-        /// Those that have ended, too
+        /// Include leases that have ended
         #[arg(short, long)]
         all: bool,
         #[command(flatten)]
         watch: WatchArgs,
     },
-    /// Show a lease and how to reach its machines
+    /// Show a lease and how to connect to its machines
     Show {
         /// The id, or its beginning
         lease: String,
@@ -44,30 +44,30 @@ enum LeaseCommand {
         #[arg(long)]
         known_hosts: bool,
     },
-    /// Prolong a lease from now on
+    /// Extend a lease from now on
     Renew {
         /// The id, or its beginning
         lease: String,
-        /// For how long, such as 30m; the time it was asked for with if absent
-        #[arg(long = "lease", value_name = "TIME", value_parser = span::parse)]
+        /// The new duration, such as 30m; that of the request if absent
+        #[arg(long = "lease", value_name = "TIME", value_parser = duration::parse)]
         duration: Option<Duration>,
     },
-    /// Stay until a lease has its machines, say what it waits for, and renew it meanwhile
+    /// Wait until a lease has its machines, show what it waits for, and renew it meanwhile
     Wait {
         /// The id, or its beginning
         lease: String,
     },
-    /// Give machines back, or take back a request that waits
+    /// Release machines, or cancel a waiting request
     Rm {
         /// The id, or its beginning
         lease: String,
-        /// Only this machine of the lease; may be repeated
+        /// Release only this machine of the lease; may be repeated
         #[arg(long, value_name = "NODE")]
         node: Vec<String>,
     },
 }
 
-pub(crate) async fn run(args: LeaseArgs, context: &Context) -> anyhow::Result<()> {
+pub(crate) async fn run(args: LeaseArgs, context: &CommandContext) -> anyhow::Result<()> {
     let client = ApiClient::new(&args.api, context)?;
     match args.command {
         LeaseCommand::Ls { all, watch } => {
@@ -94,23 +94,23 @@ pub(crate) async fn run(args: LeaseArgs, context: &Context) -> anyhow::Result<()
                 None => json!({}),
             };
             let path = format!("/leases/{id}/renew");
-            let lease: Lease = client.post(&path, &body, None).await?;
+            let lease: LeaseResponse = client.post(&path, &body, None).await?;
             match context.format {
-                Format::Json | Format::Yaml => output::document(&lease, context.format),
-                Format::Table => {
-                    let expires = lease.expires.as_deref().unwrap_or("it ends");
-                    Ok(writeln!(io::stdout(), "lease {id} lasts until {expires}")?)
+                OutputFormat::Json | OutputFormat::Yaml => output::document(&lease, context.format),
+                OutputFormat::Table => {
+                    let expires = lease.expires.as_deref().unwrap_or("now");
+                    Ok(writeln!(io::stdout(), "lease {id} expires at {expires}")?)
                 }
             }
         }
         LeaseCommand::Wait { lease } => {
             let lease = find(&client, &lease).await?;
-            let lease = keep::until_ready(&client, &lease).await?;
+            let lease = keep_alive::until_ready(&client, &lease).await?;
             ensure!(
                 lease.is_active(),
-                "lease {} is over: {}",
+                "lease {} has ended: {}",
                 lease.id,
-                lease.why_over()
+                lease.end_reason()
             );
             show(&lease, context)
         }
@@ -121,7 +121,7 @@ pub(crate) async fn run(args: LeaseArgs, context: &Context) -> anyhow::Result<()
     }
 }
 
-/// Everything that a list has, page by page.
+/// Reads all pages of a list.
 pub(super) async fn pages<T: serde::de::DeserializeOwned>(
     client: &ApiClient,
     path: &str,
@@ -129,7 +129,7 @@ pub(super) async fn pages<T: serde::de::DeserializeOwned>(
     let mut all = Vec::new();
     let mut cursor = String::new();
     loop {
-        let page: Page<T> = client.get(&format!("{path}?limit=1000{cursor}")).await?;
+        let page: PageResponse<T> = client.get(&format!("{path}?limit=1000{cursor}")).await?;
         all.extend(page.items);
         match page.next {
             Some(next) => cursor = format!("&cursor={next}"),
@@ -142,9 +142,9 @@ async fn list(
     client: &ApiClient,
     all: bool,
     watch: &WatchArgs,
-    context: &Context,
+    context: &CommandContext,
 ) -> anyhow::Result<()> {
-    let mut leases: Vec<Lease> = pages(client, "/leases").await?;
+    let mut leases: Vec<LeaseResponse> = pages(client, "/leases").await?;
     leases.retain(|lease| all || lease.phase != "ended");
     if context.format.is_document() {
         return records::document(&leases, watch, context);
@@ -178,7 +178,7 @@ async fn list(
     output::table(headings, rows)
 }
 
-/// Returns how long it is until then, in the largest unit that fits.
+/// Returns the time until then, in the largest unit that fits.
 pub(super) fn left(until: &str) -> String {
     let Ok(end) = until.parse::<jiff::Timestamp>() else {
         return until.to_owned();
@@ -187,23 +187,23 @@ pub(super) fn left(until: &str) -> String {
     records::span(left.as_secs())
 }
 
-async fn find(client: &ApiClient, text: &str) -> anyhow::Result<Lease> {
+async fn find(client: &ApiClient, text: &str) -> anyhow::Result<LeaseResponse> {
     let hexadecimal = text.bytes().all(|b| b.is_ascii_hexdigit());
-    ensure!(hexadecimal && !text.is_empty(), "{text:?} is not a lease");
+    ensure!(hexadecimal && !text.is_empty(), "invalid lease id {text:?}");
     if text.len() >= ID {
         return client.get(&format!("/leases/{text}")).await;
     }
-    let mut found: Vec<Lease> = pages(client, "/leases").await?;
+    let mut found: Vec<LeaseResponse> = pages(client, "/leases").await?;
     found.retain(|lease| lease.id.starts_with(text));
     let lease = match &found[..] {
         [lease] => lease,
-        [] => bail!("there is no lease {text}"),
-        _ => bail!("{text} is the beginning of {} leases", found.len()),
+        [] => bail!("no lease {text}"),
+        _ => bail!("{text} is ambiguous: {} leases start with it", found.len()),
     };
     client.get(&format!("/leases/{}", lease.id)).await
 }
 
-fn show(lease: &Lease, context: &Context) -> anyhow::Result<()> {
+fn show(lease: &LeaseResponse, context: &CommandContext) -> anyhow::Result<()> {
     if context.format.is_document() {
         return output::document(lease, context.format);
     }
@@ -227,21 +227,21 @@ fn show(lease: &Lease, context: &Context) -> anyhow::Result<()> {
         writeln!(out, "{:<10} {}", "end", end.detail)?;
     }
     for node in &lease.nodes {
-        let way = match &node.connection {
-            Some(_) => Way::to(node, None, None).map(|way| way.login()),
+        let login = match &node.connection {
+            Some(_) => LoginCommand::to(node, None, None).map(|login| login.command_line()),
             None => Ok(node.state.clone()),
         };
-        let way = way.unwrap_or_else(|error| error.to_string());
-        writeln!(out, "{}-{}: {way}", node.label, node.id)?;
+        let login = login.unwrap_or_else(|error| error.to_string());
+        writeln!(out, "{}-{}: {login}", node.label, node.id)?;
     }
     Ok(())
 }
 
 async fn release(
     client: &ApiClient,
-    lease: &Lease,
+    lease: &LeaseResponse,
     nodes: &[String],
-    context: &Context,
+    context: &CommandContext,
 ) -> anyhow::Result<()> {
     let path = format!("/leases/{}", lease.id);
     for node in nodes {
@@ -250,12 +250,12 @@ async fn release(
         let path = format!("/nodes/{node}/release");
         let _: Value = client.post(&path, &json!({}), None).await?;
     }
-    let lease: Lease = match nodes {
+    let lease: LeaseResponse = match nodes {
         [] => client.delete(&path).await?,
         _ => client.get(&path).await?,
     };
     match context.format {
-        Format::Json | Format::Yaml => output::document(&lease, context.format),
-        Format::Table => Ok(()),
+        OutputFormat::Json | OutputFormat::Yaml => output::document(&lease, context.format),
+        OutputFormat::Table => Ok(()),
     }
 }

@@ -1,4 +1,4 @@
-//! What the commands do, a file for each group.
+//! The commands, one file per group.
 
 pub(crate) mod build;
 pub(crate) mod builder;
@@ -11,7 +11,6 @@ pub(crate) mod explain;
 pub(crate) mod image;
 pub(crate) mod init;
 pub(crate) mod install_links;
-mod knobs;
 pub(crate) mod launcher;
 pub(crate) mod lease;
 pub(crate) mod man;
@@ -25,4 +24,5 @@ pub(crate) mod scope;
 pub(crate) mod signals;
 pub(crate) mod simulate;
 pub(crate) mod store;
+mod test_intervals;
 pub(crate) mod up;

@@ -1,4 +1,4 @@
-//! `nodeyard node`: nodes, whoever has them.
+//! `nodeyard node`: list, show, wait for and delete nodes.
 
 use anyhow::{Context as _, anyhow, bail};
 use clap::{Args, Subcommand};
@@ -8,7 +8,7 @@ use nodeyard_store::TreePath;
 use nodeyard_store::registry::Registry;
 
 use crate::commands::records::{self, RecordCommand, RecordKind};
-use crate::context::Context;
+use crate::context::CommandContext;
 use crate::progress_line::ProgressLine;
 use crate::store_access::{self, TargetArgs};
 
@@ -24,16 +24,16 @@ pub(crate) struct NodeArgs {
 enum NodeCommand {
     #[command(flatten)]
     Records(RecordCommand),
-    /// Stay until a node is ready, and show its state
+    /// Wait until a node is ready, and show its state
     Wait { node: NodeId },
-    /// Have a node deleted by its launcher
+    /// Let the launcher delete a node
     Rm {
         #[arg(required = true)]
         nodes: Vec<NodeId>,
     },
 }
 
-pub(crate) async fn run(args: NodeArgs, context: &Context) -> anyhow::Result<()> {
+pub(crate) async fn run(args: NodeArgs, context: &CommandContext) -> anyhow::Result<()> {
     match args.command {
         NodeCommand::Records(command) => {
             records::on_target(RecordKind::Node, &args.target, command, context).await
@@ -59,8 +59,7 @@ async fn remove(registry: &Registry, ids: Vec<NodeId>) -> anyhow::Result<()> {
         deleted.map_err(|error| match error {
             Error::Gone => anyhow!(missing(id)),
             Error::Busy => anyhow!(
-                "node {id} is locked by whoever uses it; end its lease with `nodeyard lease rm`, or try again when it \
-                 is returned"
+                "node {id} is locked by its user; end its lease with `nodeyard lease rm`, or try again when it is released"
             ),
             error => error.into(),
         })?;
@@ -68,7 +67,7 @@ async fn remove(registry: &Registry, ids: Vec<NodeId>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns when the node can be used or is being used.
+/// Returns when the node is ready or in use.
 async fn wait(registry: &Registry, id: NodeId) -> anyhow::Result<()> {
     let path = TreePath::new(layout::node(id))?;
     let mut changes = registry.tree().watch(&path).await?;
@@ -85,6 +84,9 @@ async fn wait(registry: &Registry, id: NodeId) -> anyhow::Result<()> {
             }
             _ => bail!(text),
         }
-        changes.next().await.context("the store went away")?;
+        changes
+            .next()
+            .await
+            .context("the connection to the store was closed")?;
     }
 }

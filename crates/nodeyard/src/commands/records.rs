@@ -1,11 +1,11 @@
-//! `nodeyard status`, and `ls` and `show` for everything that has a record.
+//! `nodeyard status`, and `ls` and `show` for all kinds of records.
 //!
-//! Everything is read from the store, so no launcher has to run. Each kind of record becomes a list of [`Entry`]s; tables,
-//! documents and `show` are made from these alone. Leases and scopes, which belong to tenants, come from the API instead.
+//! Records are read from the store, so no launcher has to run. Each becomes an [`RecordEntry`], from which tables, documents
+//! and `show` are rendered. Leases and scopes belong to tenants and come from the API instead. API instead.
 
+mod capacity;
 mod entry;
 mod images;
-mod supply;
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::Duration;
@@ -17,14 +17,14 @@ use nodeyard_model::now;
 use nodeyard_store::registry::Registry;
 use serde_json::{Map, Value};
 
-use crate::context::Context;
+use crate::context::CommandContext;
 use crate::output;
 use crate::store_access::{self, TargetArgs};
 
-pub(crate) use entry::{Entry, span};
-pub(crate) use supply::node;
+pub(crate) use capacity::node;
+pub(crate) use entry::{RecordEntry, span};
 
-/// Between two looks with `--watch`.
+/// The interval of `--watch`.
 const INTERVAL: Duration = Duration::from_secs(2);
 
 /// The kinds of records that have `ls` and `show`.
@@ -56,7 +56,7 @@ impl RecordKind {
         }
     }
 
-    /// The fields of an entry that are columns of `ls`; those with long texts come last.
+    /// The fields that are columns of `ls`; long texts come last.
     fn columns(self) -> &'static [&'static str] {
         match self {
             Self::Node => &["id", "state", "age", "labels", "pool", "address", "request"],
@@ -79,7 +79,7 @@ impl RecordKind {
         }
     }
 
-    /// The columns that fit on one screen beside other tables.
+    /// The columns in `status`, which has several tables.
     fn overview(self) -> &'static [&'static str] {
         match self {
             Self::Label => &[
@@ -116,7 +116,7 @@ pub(crate) enum RecordCommand {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct WatchArgs {
-    /// Print it again every two seconds, until interrupted
+    /// Print again every two seconds, until interrupted
     #[arg(short, long)]
     watch: bool,
 }
@@ -133,7 +133,7 @@ pub(crate) struct StatusArgs {
 pub(crate) async fn run(
     kind: RecordKind,
     args: RecordArgs,
-    context: &Context,
+    context: &CommandContext,
 ) -> anyhow::Result<()> {
     on_target(kind, &args.target, args.command, context).await
 }
@@ -142,7 +142,7 @@ pub(crate) async fn on_target(
     kind: RecordKind,
     target: &TargetArgs,
     command: RecordCommand,
-    context: &Context,
+    context: &CommandContext,
 ) -> anyhow::Result<()> {
     let config = context.load()?;
     store_access::with_registry(target, context, async |registry| match command {
@@ -166,7 +166,7 @@ pub(crate) async fn on_target(
 }
 
 /// Runs `status`.
-pub(crate) async fn status(args: StatusArgs, context: &Context) -> anyhow::Result<()> {
+pub(crate) async fn status(args: StatusArgs, context: &CommandContext) -> anyhow::Result<()> {
     let config = context.load()?;
     store_access::with_registry(&args.target, context, async |registry| {
         repeat(&args.watch, async || {
@@ -196,7 +196,7 @@ pub(crate) async fn status(args: StatusArgs, context: &Context) -> anyhow::Resul
 }
 
 impl WatchArgs {
-    /// Makes room for what is printed anew.
+    /// Clears the terminal before the next output.
     pub(crate) fn clear_screen(&self) -> io::Result<()> {
         if self.watch && io::stdout().is_terminal() {
             write!(io::stdout(), "\x1b[H\x1b[2J")?;
@@ -205,13 +205,13 @@ impl WatchArgs {
     }
 }
 
-/// Looks once, or again and again.
+/// Runs `work` once, or repeatedly with `--watch`.
 pub(crate) async fn repeat(
     watch: &WatchArgs,
-    mut look: impl AsyncFnMut() -> anyhow::Result<()>,
+    mut work: impl AsyncFnMut() -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     loop {
-        look().await?;
+        work().await?;
         if !watch.watch {
             return Ok(());
         }
@@ -219,11 +219,11 @@ pub(crate) async fn repeat(
     }
 }
 
-/// Prints one document, or one of many.
+/// Prints one document, or one of a stream.
 pub(crate) fn document(
     value: &impl serde::Serialize,
     watch: &WatchArgs,
-    context: &Context,
+    context: &CommandContext,
 ) -> anyhow::Result<()> {
     match watch.watch {
         true => output::stream(value, context.format),
@@ -231,7 +231,7 @@ pub(crate) fn document(
     }
 }
 
-fn table(kind: RecordKind, columns: &[&str], entries: &[Entry]) -> anyhow::Result<()> {
+fn table(kind: RecordKind, columns: &[&str], entries: &[RecordEntry]) -> anyhow::Result<()> {
     if entries.is_empty() {
         return output::none(kind.name());
     }
@@ -243,13 +243,13 @@ fn table(kind: RecordKind, columns: &[&str], entries: &[Entry]) -> anyhow::Resul
     output::rows(headings.collect(), rows.collect())
 }
 
-/// Returns the entry with this id, or the only one whose id begins so.
+/// Returns the entry with this id, or with the only id that starts like this.
 pub(crate) async fn find(
     kind: RecordKind,
     id: &str,
     registry: &Registry,
     config: Option<&Config>,
-) -> anyhow::Result<Entry> {
+) -> anyhow::Result<RecordEntry> {
     let mut found = entries(kind, registry, config).await?;
     if let Some(exact) = found.iter().position(|entry| entry.id() == id) {
         return Ok(found.swap_remove(exact));
@@ -258,13 +258,13 @@ pub(crate) async fn find(
     let name = kind.name();
     match (found.pop(), found.len()) {
         (Some(entry), 0) => Ok(entry),
-        (None, _) => bail!("there is no {name} {id}; `nodeyard {name} ls` lists them"),
-        (Some(_), others) => bail!("{id} is the beginning of {} {name}s", others + 1),
+        (None, _) => bail!("no {name} {id}; `nodeyard {name} ls` lists them"),
+        (Some(_), others) => bail!("{id} is ambiguous: {} {name}s start with it", others + 1),
     }
 }
 
 /// Prints every field of an entry.
-pub(crate) fn show(entry: &Entry, context: &Context) -> anyhow::Result<()> {
+pub(crate) fn show(entry: &RecordEntry, context: &CommandContext) -> anyhow::Result<()> {
     if context.format.is_document() {
         return output::document(entry, context.format);
     }
@@ -275,21 +275,21 @@ async fn entries(
     kind: RecordKind,
     registry: &Registry,
     config: Option<&Config>,
-) -> anyhow::Result<Vec<Entry>> {
+) -> anyhow::Result<Vec<RecordEntry>> {
     match kind {
-        RecordKind::Node => supply::nodes(registry).await,
-        RecordKind::Request => supply::requests(registry).await,
-        RecordKind::Label => supply::labels(registry, config).await,
-        RecordKind::Pool => supply::pools(registry).await,
-        RecordKind::Provider => supply::providers(registry, config).await,
-        RecordKind::Worker => supply::workers(registry).await,
+        RecordKind::Node => capacity::nodes(registry).await,
+        RecordKind::Request => capacity::requests(registry).await,
+        RecordKind::Label => capacity::labels(registry, config).await,
+        RecordKind::Pool => capacity::pools(registry).await,
+        RecordKind::Provider => capacity::providers(registry, config).await,
+        RecordKind::Worker => capacity::workers(registry).await,
         RecordKind::Image => images::images(registry, config).await,
         RecordKind::Build => images::builds(registry).await,
         RecordKind::Upload => images::uploads(registry).await,
     }
 }
 
-/// Whole seconds since then.
+/// Returns the age in whole seconds.
 fn age(since: nodeyard_model::Timestamp) -> Value {
     Value::from(now().since(since).as_secs())
 }

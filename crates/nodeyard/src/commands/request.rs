@@ -1,12 +1,11 @@
-//! `nodeyard request`: gets machines, says how to reach them, runs a command on them, gives them back.
+//! `nodeyard request`: requests machines, prints how to log in, runs a command on them and releases them.
 //!
-//! From the moment the lease exists, it is given back however this ends: by the command's own end, an error, Ctrl-C
-//! or SIGTERM. If even that does not happen (`kill -9`, a lost connection), nobody renews the lease, and it ends by
-//! itself.
+//! Once the lease exists, it is released when this command ends: normally, with an error, by Ctrl-C or by SIGTERM. If
+//! the command is killed or loses the connection, the lease is no longer renewed and expires.
 
 mod interruption;
-pub(super) mod keep;
-mod reach;
+pub(super) mod keep_alive;
+mod login;
 mod run;
 
 use std::io::{self, Write as _};
@@ -22,65 +21,65 @@ use serde_json::json;
 use tempfile::TempDir;
 use uuid::Uuid;
 
-use crate::api_client::{ApiArgs, ApiClient, Lease};
+use crate::api_client::{ApiArgs, ApiClient, LeaseResponse};
 use crate::commands::records::{self, RecordCommand, RecordKind};
-use crate::context::Context;
-use crate::exit::Outcome;
-use crate::output::{self, Format};
-use crate::span;
+use crate::context::CommandContext;
+use crate::duration;
+use crate::exit::CommandOutcome;
+use crate::output::{self, OutputFormat};
 use crate::store_access::{self, TargetArgs};
 use interruption::Interruption;
-pub(crate) use reach::Way;
+pub(crate) use login::LoginCommand;
 
-/// How long the API may take to hear that the machines are given back.
-const FAREWELL: Duration = Duration::from_secs(30);
+/// The timeout for releasing the lease.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct RequestArgs {
     #[command(subcommand)]
     command: Option<RequestCommand>,
-    /// What the machines must be, one for each
+    /// The label of each machine
     #[arg(required = true, value_name = "LABEL")]
     labels: Vec<String>,
-    /// How long the machines are kept without a sign of life from this command, such as 30m or 1h
-    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = span::parse)]
+    /// How long the machines are kept after this command stops renewing the lease, such as 30m or 1h
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = duration::parse)]
     lease: Duration,
-    /// Scope that owns the request; its later requests are served where its first machines are
+    /// Scope that owns the lease; later requests in it prefer the provider of its first machines
     #[arg(long)]
     scope: Option<String>,
-    /// Fail where the provider of the scope's first machines cannot serve this
+    /// Fail if the provider of the scope's first machines cannot serve this
     #[arg(long, requires = "scope")]
     strict: bool,
-    /// Tenant to ask for, if the token belongs to none
+    /// Tenant of the request, if the token belongs to none
     #[arg(long)]
     tenant: Option<String>,
-    /// The only provider that will do
+    /// The only acceptable provider
     #[arg(long)]
     provider: Option<String>,
     #[arg(long, value_enum, default_value_t)]
-    priority: Priority,
-    /// Asking again with the same key gives the same lease
+    priority: PriorityArg,
+    /// Idempotency key: a repeated request with the same key returns the same lease
     #[arg(long)]
     key: Option<String>,
-    /// Wait for the machines; this is what happens anyway
+    /// Wait for the machines; this is the default
     #[arg(long, overrides_with = "no_wait")]
     wait: bool,
-    /// Print the lease and leave: the request waits on its own, for as long as --lease says
+    /// Print the lease and exit; the request waits for as long as --lease says
     #[arg(long, conflicts_with_all = ["run", "remote", "detach"])]
     no_wait: bool,
-    /// Leave the machines when they are ready: the lease ends after --lease, or by `nodeyard lease rm`
+    /// Exit when the machines are ready; the lease expires after --lease, or ends by `nodeyard lease rm`
     #[arg(long, conflicts_with_all = ["run", "remote"])]
     detach: bool,
-    /// Run this in a shell on every machine, and give them back then
+    /// Run this script in a shell on every machine, and release them afterwards
     #[arg(long, value_name = "SCRIPT", conflicts_with = "remote")]
     run: Option<String>,
-    /// Private key to log in with, if ssh does not find it by itself
+    /// Private key to log in with, if ssh does not find it
     #[arg(short, long, value_name = "FILE")]
     identity: Option<PathBuf>,
     #[command(flatten)]
     api: ApiArgs,
-    /// Run this command on every machine, and give them back then
+    /// Run this command on every machine, and release them afterwards
     #[arg(last = true, value_name = "COMMAND")]
     remote: Vec<String>,
 }
@@ -89,7 +88,7 @@ pub(crate) struct RequestArgs {
 enum RequestCommand {
     #[command(flatten)]
     Records(RecordCommand),
-    /// Delete requests: a lease ends with its request, and Zuul asks again
+    /// Delete requests; a lease ends with its request, and Zuul requests again
     Rm {
         #[arg(required = true)]
         requests: Vec<RequestId>,
@@ -97,14 +96,14 @@ enum RequestCommand {
 }
 
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
-enum Priority {
+enum PriorityArg {
     High,
     #[default]
     Normal,
     Low,
 }
 
-impl Priority {
+impl PriorityArg {
     fn as_str(self) -> &'static str {
         match self {
             Self::High => "high",
@@ -115,7 +114,7 @@ impl Priority {
 }
 
 impl RequestArgs {
-    /// What to run on the machines, as text for their shell.
+    /// Returns the script to run on the machines.
     fn script(&self) -> anyhow::Result<Option<String>> {
         if let Some(script) = &self.run {
             return Ok(Some(script.clone()));
@@ -124,12 +123,15 @@ impl RequestArgs {
             return Ok(None);
         }
         let words = self.remote.iter().map(String::as_str);
-        let script = shlex::try_join(words).context("the command cannot be passed to a shell")?;
+        let script = shlex::try_join(words).context("failed to quote the command for a shell")?;
         Ok(Some(script))
     }
 }
 
-pub(crate) async fn run(args: RequestArgs, context: &Context) -> anyhow::Result<Outcome> {
+pub(crate) async fn run(
+    args: RequestArgs,
+    context: &CommandContext,
+) -> anyhow::Result<CommandOutcome> {
     if let Some(command) = args.command {
         let target = TargetArgs::in_directory(args.api.state_dir());
         match command {
@@ -141,28 +143,28 @@ pub(crate) async fn run(args: RequestArgs, context: &Context) -> anyhow::Result<
                 store_access::with_registry(&target, context, remove).await?;
             }
         }
-        return Ok(Outcome::Success);
+        return Ok(CommandOutcome::Success);
     }
     let script = args.script()?;
     let client = ApiClient::new(&args.api, context)?;
     let mut interruption = Interruption::listen()?;
-    let lease = ask(&client, &args).await?;
+    let lease = create_request(&client, &args).await?;
     if args.no_wait {
         match context.format {
-            Format::Json | Format::Yaml => output::document(&lease, context.format)?,
-            Format::Table => writeln!(io::stdout(), "{}", lease.id)?,
+            OutputFormat::Json | OutputFormat::Yaml => output::document(&lease, context.format)?,
+            OutputFormat::Table => writeln!(io::stdout(), "{}", lease.id)?,
         }
-        return Ok(Outcome::Success);
+        return Ok(CommandOutcome::Success);
     }
-    let attended = tokio::select! {
-        result = attend(&client, &lease, &args, script, context) => result,
-        code = interruption.arrives() => Ok(Outcome::Code(code)),
+    let result = tokio::select! {
+        result = use_machines(&client, &lease, &args, script, context) => result,
+        code = interruption.wait() => Ok(CommandOutcome::Code(code)),
     };
-    match attended {
-        Ok(Outcome::Success) if args.detach => Ok(Outcome::Success),
-        attended => {
-            give_back(&client, &lease).await;
-            attended
+    match result {
+        Ok(CommandOutcome::Success) if args.detach => Ok(CommandOutcome::Success),
+        result => {
+            release(&client, &lease).await;
+            result
         }
     }
 }
@@ -172,14 +174,14 @@ async fn remove(registry: &Registry, ids: &[RequestId]) -> anyhow::Result<()> {
         let was_there = registry.requests().delete(*id).await?;
         ensure!(
             was_there,
-            "there is no request {id}; `nodeyard request ls` lists them"
+            "no request {id}; `nodeyard request ls` lists them"
         );
     }
     Ok(())
 }
 
-async fn ask(client: &ApiClient, args: &RequestArgs) -> anyhow::Result<Lease> {
-    // With a key of our own, a second attempt after a lost answer asks for nothing more.
+async fn create_request(client: &ApiClient, args: &RequestArgs) -> anyhow::Result<LeaseResponse> {
+    // With a generated key, a retry after a lost response does not create a second request.
     let own = Uuid::new_v4().to_string();
     let key = args.key.as_deref().unwrap_or(&own);
     let affinity = if args.strict { "strict" } else { "prefer" };
@@ -201,74 +203,79 @@ async fn ask(client: &ApiClient, args: &RequestArgs) -> anyhow::Result<Lease> {
     client.post("/requests", &body, Some(key)).await
 }
 
-/// Waits for the machines and does what they are wanted for.
-async fn attend(
+/// Waits for the machines and uses them.
+async fn use_machines(
     client: &ApiClient,
-    lease: &Lease,
+    lease: &LeaseResponse,
     args: &RequestArgs,
     script: Option<String>,
-    context: &Context,
-) -> anyhow::Result<Outcome> {
-    let lease = keep::until_ready(client, lease).await?;
+    context: &CommandContext,
+) -> anyhow::Result<CommandOutcome> {
+    let lease = keep_alive::until_ready(client, lease).await?;
     if !lease.is_active() {
-        bail!("lease {} is over: {}", lease.id, lease.why_over());
+        bail!("lease {} has ended: {}", lease.id, lease.end_reason());
     }
     let files = TempDir::new()?;
     let directory = (!args.detach).then(|| files.path());
-    let mut ways = Vec::new();
+    let mut logins = Vec::new();
     for node in lease.nodes.iter().filter(|node| node.is_leased()) {
-        ways.push(Way::to(node, directory, args.identity.as_deref())?);
+        logins.push(LoginCommand::to(node, directory, args.identity.as_deref())?);
     }
-    show(&lease, &ways, script.is_some(), context)?;
+    show(&lease, &logins, script.is_some(), context)?;
     if args.detach {
-        return Ok(Outcome::Success);
+        return Ok(CommandOutcome::Success);
     }
     let work = async {
         match script {
-            Some(script) => run::everywhere(&ways, &script).await,
+            Some(script) => run::on_all(&logins, &script).await,
             None => {
-                eprintln!("press Ctrl-C to give the machines back");
+                eprintln!("press Ctrl-C to release the machines");
                 std::future::pending().await
             }
         }
     };
     tokio::select! {
         result = work => result,
-        error = keep::renew(client, &lease) => Err(error),
+        error = keep_alive::renew(client, &lease) => Err(error),
     }
 }
 
-/// How to reach the machines. The output of a command that runs on them is not to be mixed with that.
-fn show(lease: &Lease, ways: &[Way], runs: bool, context: &Context) -> anyhow::Result<()> {
+/// Prints how to log in; to standard error if a script writes to standard output.
+fn show(
+    lease: &LeaseResponse,
+    logins: &[LoginCommand],
+    runs: bool,
+    context: &CommandContext,
+) -> anyhow::Result<()> {
     if runs {
-        for way in ways {
-            eprintln!("{}: {}", way.name, way.login());
+        for login in logins {
+            eprintln!("{}: {}", login.name, login.command_line());
         }
         return Ok(());
     }
     match context.format {
-        Format::Json | Format::Yaml => output::document(lease, context.format),
-        Format::Table => {
+        OutputFormat::Json | OutputFormat::Yaml => output::document(lease, context.format),
+        OutputFormat::Table => {
             let mut out = io::stdout().lock();
             writeln!(out, "lease {}, from {}", lease.id, lease.placement)?;
-            for way in ways {
-                writeln!(out, "{}: {}", way.name, way.login())?;
+            for login in logins {
+                writeln!(out, "{}: {}", login.name, login.command_line())?;
             }
             Ok(())
         }
     }
 }
 
-async fn give_back(client: &ApiClient, lease: &Lease) {
+async fn release(client: &ApiClient, lease: &LeaseResponse) {
     let path = format!("/leases/{}", lease.id);
-    let ended = tokio::time::timeout(FAREWELL, client.delete::<Lease>(&path)).await;
+    let ended = tokio::time::timeout(RELEASE_TIMEOUT, client.delete::<LeaseResponse>(&path)).await;
     let error = match ended {
         Ok(Ok(_)) => return,
         Ok(Err(error)) => format!("{error:#}"),
-        Err(_) => "the API does not answer".to_owned(),
+        Err(_) => "the API does not respond".to_owned(),
     };
     eprintln!(
-        "lease {} could not be given back ({error}); it ends by itself",
+        "failed to release lease {} ({error}); it will expire",
         lease.id
     );
 }

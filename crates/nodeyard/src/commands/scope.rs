@@ -1,4 +1,4 @@
-//! `nodeyard scope`: what belongs together, listed for others and ended at once.
+//! `nodeyard scope`: open, list, show, renew and end scopes.
 
 use std::io::{self, Write as _};
 use std::time::Duration;
@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 
 use super::lease::{left, pages};
 use super::records::{self, WatchArgs};
-use crate::api_client::{ApiArgs, ApiClient, Scope};
-use crate::context::Context;
+use crate::api_client::{ApiArgs, ApiClient, ScopeResponse};
+use crate::context::CommandContext;
+use crate::duration;
 use crate::output;
-use crate::span;
 
 #[derive(Debug, Args)]
 pub(crate) struct ScopeArgs {
@@ -32,25 +32,25 @@ enum ScopeCommand {
     Show { scope: String },
     /// Print the machines of a scope as an Ansible inventory, as `ansible-inventory --list` does
     Inventory { scope: String },
-    /// Open a scope, which ends with its time
+    /// Open a scope, which expires
     Open {
         scope: String,
         /// How long it lives unless it is renewed, such as 4h
-        #[arg(long, value_name = "TIME", default_value = "8h", value_parser = span::parse)]
+        #[arg(long, value_name = "TIME", default_value = "8h", value_parser = duration::parse)]
         lease: Duration,
     },
-    /// Prolong a scope from now on
+    /// Extend a scope from now on
     Renew {
         scope: String,
-        /// For how long, such as 4h; the time it was opened with if absent
-        #[arg(long, value_name = "TIME", value_parser = span::parse)]
+        /// The new duration, such as 4h; that of opening it if absent
+        #[arg(long, value_name = "TIME", value_parser = duration::parse)]
         lease: Option<Duration>,
     },
     /// End a scope and everything it owns
     Rm { scope: String },
 }
 
-pub(crate) async fn run(args: ScopeArgs, context: &Context) -> anyhow::Result<()> {
+pub(crate) async fn run(args: ScopeArgs, context: &CommandContext) -> anyhow::Result<()> {
     let client = ApiClient::new(&args.api, context)?;
     let tenant = args.tenant.as_deref();
     match args.command {
@@ -94,7 +94,7 @@ fn path(scope: &str, below: &str, tenant: Option<&str>) -> String {
     )
 }
 
-/// As a part of an address.
+/// Escapes a text as part of a URL.
 fn escape(text: &str) -> String {
     let escaped = text.bytes().map(|byte| {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
@@ -106,8 +106,12 @@ fn escape(text: &str) -> String {
     escaped.collect()
 }
 
-async fn list(client: &ApiClient, watch: &WatchArgs, context: &Context) -> anyhow::Result<()> {
-    let scopes: Vec<Scope> = pages(client, "/scopes").await?;
+async fn list(
+    client: &ApiClient,
+    watch: &WatchArgs,
+    context: &CommandContext,
+) -> anyhow::Result<()> {
+    let scopes: Vec<ScopeResponse> = pages(client, "/scopes").await?;
     if context.format.is_document() {
         return records::document(&scopes, watch, context);
     }
@@ -133,7 +137,7 @@ async fn list(client: &ApiClient, watch: &WatchArgs, context: &Context) -> anyho
     output::table(headings, rows)
 }
 
-fn show(scope: &Scope, context: &Context) -> anyhow::Result<()> {
+fn show(scope: &ScopeResponse, context: &CommandContext) -> anyhow::Result<()> {
     if context.format.is_document() {
         return output::document(scope, context.format);
     }

@@ -1,21 +1,21 @@
-//! What signals mean to a process that works until it is told to stop.
+//! Signal handling of long-running processes.
 //!
 //! | signal | meaning |
 //! |---|---|
-//! | SIGINT, SIGTERM, SIGUSR1 | stop in order; the second one at once |
+//! | SIGINT, SIGTERM, SIGUSR1 | graceful shutdown; the second one stops at once |
 //! | SIGUSR2 | a launcher logs what it is doing |
-//! | SIGHUP | nothing: files are read again when they change |
+//! | SIGHUP | ignored: configuration files are reloaded when they change |
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-/// Cancelled by the first signal to stop.
+/// Returns a token that the first signal to stop cancels.
 pub(crate) fn stop() -> anyhow::Result<CancellationToken> {
     let stop = CancellationToken::new();
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
-    // Nodepool's older name for the first.
+    // The signal of older Nodepool releases.
     let mut legacy = signal(SignalKind::user_defined1())?;
     let mut hangup = signal(SignalKind::hangup())?;
     let asked = stop.clone();
@@ -30,14 +30,14 @@ pub(crate) fn stop() -> anyhow::Result<CancellationToken> {
             if asked.is_cancelled() {
                 std::process::exit(130);
             }
-            info!("stopping; once more to stop at once");
+            info!("stopping; send the signal again to stop at once");
             asked.cancel();
         }
     });
     Ok(stop)
 }
 
-/// Arrives whenever somebody wants to know what goes on.
-pub(crate) fn questions() -> anyhow::Result<Signal> {
+/// Receives SIGUSR2, on which a launcher logs its state.
+pub(crate) fn status_requests() -> anyhow::Result<Signal> {
     Ok(signal(SignalKind::user_defined2())?)
 }

@@ -1,4 +1,4 @@
-//! `nodeyard simulate`: the clouds of `driver: fake` as a server, so that they outlive whoever uses them.
+//! `nodeyard simulate`: serves the simulated clouds of `driver: fake`, so that they outlive their users.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -13,17 +13,17 @@ use tokio::net::TcpListener;
 use tracing::info;
 
 use crate::commands::signals;
-use crate::context::Context;
+use crate::context::CommandContext;
 
 #[derive(Debug, Args)]
 pub(crate) struct SimulateArgs {
-    /// Where to listen; port 0 takes a free one
+    /// Address to listen on; port 0 selects a free port
     #[arg(long, default_value = "127.0.0.1:8774")]
     listen: SocketAddr,
 }
 
-/// Clouds that the configuration does not name have the default options.
-pub(crate) async fn run(args: SimulateArgs, context: &Context) -> anyhow::Result<()> {
+/// Serves simulated clouds. Clouds without a provider in the configuration have default options.
+pub(crate) async fn run(args: SimulateArgs, context: &CommandContext) -> anyhow::Result<()> {
     let stop = signals::stop()?;
     let mut clouds = HashMap::new();
     if let Some(config) = context.load()? {
@@ -36,9 +36,9 @@ pub(crate) async fn run(args: SimulateArgs, context: &Context) -> anyhow::Result
     }
     let listener = TcpListener::bind(args.listen)
         .await
-        .with_context(|| format!("cannot listen on {}", args.listen))?;
+        .with_context(|| format!("failed to listen on {}", args.listen))?;
     info!(
-        "simulated clouds; use them with {URL_VARIABLE}=http://{}",
+        "serving simulated clouds; use them with {URL_VARIABLE}=http://{}",
         listener.local_addr()?
     );
     let world = Arc::new(World::new(clouds, Clock::system()));

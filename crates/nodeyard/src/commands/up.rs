@@ -1,27 +1,27 @@
-//! `nodeyard up`: everything in one process, with one signal to stop it.
+//! `nodeyard up`: runs everything in one process.
 //!
-//! The store, open to other processes of the same user, the configuration, read again whenever it changes, the
-//! launcher with the HTTP API, and a builder where there is a place for images.
+//! It serves the store to other processes of the same user, reloads the configuration when it changes, and runs the
+//! launcher with the HTTP API, and a builder if `images-dir` is set.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use nodeyard_config::{Handle, Reloader};
+use nodeyard_config::{ConfigHandle, Reloader};
 use nodeyard_http_api::LocalToken;
 use nodeyard_store::Tree;
 use nodeyard_store::socket::{self, StoreSocket};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::commands::builder::{self, Hands};
-use crate::commands::launcher::{self, Pages, Served, Tools};
+use crate::commands::builder::{self, WorkerCounts};
+use crate::commands::launcher::{self, LauncherServices, LauncherTools, WebPages};
 use crate::commands::signals;
-use crate::context::{self, Context};
-use crate::store_access::{self, Target};
+use crate::context::{self, CommandContext};
+use crate::store_access::{self, StoreTarget};
 
-/// How long a command may have the store's file before this gives up.
+/// How long to wait for a command that has the store's file open.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Args)]
@@ -31,13 +31,13 @@ pub(crate) struct UpArgs {
     state_dir: Option<PathBuf>,
 }
 
-pub(crate) async fn run(args: UpArgs, context: &Context) -> anyhow::Result<()> {
+pub(crate) async fn run(args: UpArgs, context: &CommandContext) -> anyhow::Result<()> {
     let stop = signals::stop()?;
     let source = context.source();
     let loaded = source.as_ref().map(context::load).transpose()?;
     let target = match args.state_dir {
-        Some(directory) => Target::Embedded(directory),
-        None => Target::of(loaded.as_ref().map(|(config, _)| &**config))?,
+        Some(directory) => StoreTarget::Embedded(directory),
+        None => StoreTarget::of(loaded.as_ref().map(|(config, _)| &**config))?,
     };
     let (reloading, config) = match (source, loaded) {
         (Some(source), Some((config, stamp))) => {
@@ -50,8 +50,8 @@ pub(crate) async fn run(args: UpArgs, context: &Context) -> anyhow::Result<()> {
         }
     };
     let result = match target {
-        Target::Embedded(directory) => Box::pin(embedded(&directory, config, &stop)).await,
-        Target::ZooKeeper(options) => {
+        StoreTarget::Embedded(directory) => Box::pin(embedded(&directory, config, &stop)).await,
+        StoreTarget::ZooKeeper(options) => {
             let client = store_access::connect(options.clone())?;
             let tree = Arc::clone(&client) as _;
             let following = config.clone().map(|config| {
@@ -74,34 +74,33 @@ pub(crate) async fn run(args: UpArgs, context: &Context) -> anyhow::Result<()> {
     result
 }
 
-/// The token of this host where nothing else of the store is on it. Without one, commands need one from the
-/// configuration.
-fn local_token(config: Option<&Handle>) -> Option<LocalToken> {
-    let config = config.map(Handle::config);
+/// Returns the local token if the store is not on this host. Without one, commands need a token from the configuration.
+fn local_token(config: Option<&ConfigHandle>) -> Option<LocalToken> {
+    let config = config.map(ConfigHandle::config);
     let token = store_access::state_dir(config.as_deref()).and_then(|directory| {
         std::fs::create_dir_all(&directory)?;
         Ok(LocalToken::ensure(&directory)?)
     });
     token
-        .inspect_err(|error| warn!("no token for commands of this host: {error:#}"))
+        .inspect_err(|error| warn!("failed to create the local API token: {error:#}"))
         .ok()
 }
 
 async fn embedded(
     directory: &Path,
-    config: Option<Handle>,
+    config: Option<ConfigHandle>,
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
-    let engine = store_access::own(directory, PATIENCE).await?;
+    let engine = store_access::open_as_owner(directory, PATIENCE).await?;
     let token = LocalToken::ensure(directory)?;
     let path = directory.join(socket::FILE_NAME);
-    // Before anything works: a store that commands cannot reach is not ready.
+    // Before the services start, because the store is ready only when commands can reach it.
     let socket = StoreSocket::bind(&path).await?;
     info!(socket = %path.display(), "store ready");
     let session = engine.session();
     let services = async {
         let result = Box::pin(services(Arc::clone(&session), config, Some(token), stop)).await;
-        // Without them the store would be served in vain.
+        // Stops serving the store.
         stop.cancel();
         result
     };
@@ -112,21 +111,21 @@ async fn embedded(
     result
 }
 
-/// Everything that works on the store, until `stop`. Without a configuration there is nothing to do.
+/// Runs the launcher and the builder on the store until `stop`. Without a configuration there is nothing to run.
 async fn services(
     tree: Arc<dyn Tree>,
-    config: Option<Handle>,
+    config: Option<ConfigHandle>,
     local_token: Option<LocalToken>,
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
     match config {
         Some(config) => {
-            let tools = Tools::new(launcher::follow(config.clone()))?;
-            let begun = CancellationToken::new();
+            let tools = LauncherTools::new(launcher::follow(config.clone()))?;
+            let started = CancellationToken::new();
             let building = build(&tree, &config, &tools, stop);
             let launching = async {
-                let served = Served {
-                    pages: Pages::Offered,
+                let services = LauncherServices {
+                    pages: WebPages::Optional,
                     local_token,
                 };
                 let tools = tools.clone();
@@ -134,8 +133,8 @@ async fn services(
                     Arc::clone(&tree),
                     config.clone(),
                     tools,
-                    served,
-                    begun,
+                    services,
+                    started,
                     stop.clone(),
                 );
                 let result = Box::pin(result).await;
@@ -152,11 +151,11 @@ async fn services(
     }
 }
 
-/// A builder, where the configuration has a place for images.
+/// Runs a builder, if the configuration has an `images-dir`.
 async fn build(
     tree: &Arc<dyn Tree>,
-    config: &Handle,
-    tools: &Tools,
+    config: &ConfigHandle,
+    tools: &LauncherTools,
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
     if config.config().images_dir.is_none() {
@@ -164,7 +163,15 @@ async fn build(
     }
     let tree = Some(Arc::clone(tree));
     let drivers = Arc::clone(&tools.drivers);
-    let begun = CancellationToken::new();
-    let hands = Hands::default();
-    builder::run(tree, config.clone(), drivers, hands, begun, stop.clone()).await
+    let started = CancellationToken::new();
+    let workers = WorkerCounts::default();
+    builder::run(
+        tree,
+        config.clone(),
+        drivers,
+        workers,
+        started,
+        stop.clone(),
+    )
+    .await
 }

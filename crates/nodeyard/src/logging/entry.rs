@@ -1,6 +1,6 @@
-//! From events of `tracing` to log entries that know which request, node and event they are about.
+//! Turns `tracing` events into log entries.
 //!
-//! The ids are those of the event itself or of the spans around it, innermost first.
+//! The ids of request, node and event are those of the event itself or of its spans, innermost first.
 
 use std::fmt;
 use std::time::SystemTime;
@@ -17,32 +17,32 @@ use tracing_subscriber::layer::Context;
 use tracing_subscriber::registry::LookupSpan;
 
 use super::names;
-use super::plan::Plan;
+use super::routing::LogRouting;
 use crate::error_codes::code_of;
 
-/// A line of a log before it has a form.
+/// A log entry before formatting.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct LogEntry {
     pub(super) time: Zoned,
     pub(super) level: Level,
     pub(super) logger: String,
-    pub(super) facts: Facts,
+    pub(super) fields: LogFields,
 }
 
-/// What was said, and what about.
+/// The message and the fields of an entry.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Facts {
+pub(super) struct LogFields {
     pub(super) message: String,
-    /// Joins the lines of all programs that work on one event of Zuul.
+    /// Correlates the log lines of all programs that handle one Zuul event.
     pub(super) event: Option<String>,
     pub(super) request: Option<String>,
     pub(super) node: Option<String>,
-    pub(super) others: Vec<(&'static str, Value)>,
+    pub(super) rest: Vec<(&'static str, Value)>,
 }
 
-impl Facts {
+impl LogFields {
     pub(super) fn text(&self, name: &str) -> Option<&str> {
-        let found = self.others.iter().find(|(key, _)| *key == name);
+        let found = self.rest.iter().find(|(key, _)| *key == name);
         found.and_then(|(_, value)| value.as_str())
     }
 
@@ -57,14 +57,14 @@ impl Facts {
             "request" => self.request = Some(text(value)),
             "node" => self.node = Some(text(value)),
             name => {
-                self.others.retain(|(key, _)| *key != name);
-                self.others.push((name, value));
+                self.rest.retain(|(key, _)| *key != name);
+                self.rest.push((name, value));
             }
         }
     }
 
-    /// Fills in what a span around it knows.
-    fn inherit(&mut self, outer: &Facts) {
+    /// Adds the fields of an outer span.
+    fn inherit(&mut self, outer: &LogFields) {
         for (mine, theirs) in [
             (&mut self.event, &outer.event),
             (&mut self.request, &outer.request),
@@ -74,15 +74,15 @@ impl Facts {
                 mine.clone_from(theirs);
             }
         }
-        for (name, value) in &outer.others {
-            if !self.others.iter().any(|(key, _)| key == name) {
-                self.others.push((name, value.clone()));
+        for (name, value) in &outer.rest {
+            if !self.rest.iter().any(|(key, _)| key == name) {
+                self.rest.push((name, value.clone()));
             }
         }
     }
 }
 
-impl Visit for Facts {
+impl Visit for LogFields {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         self.put(field, format!("{value:?}").into());
     }
@@ -110,54 +110,54 @@ impl Visit for Facts {
     fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {
         self.put(field, with_causes(value).into());
         if let Some(code) = code_of(value) {
-            self.others.push(("code", code.id().into()));
+            self.rest.push(("code", code.id().into()));
         }
     }
 }
 
-/// Writes entries as a plan says.
+/// The `tracing` layer that writes entries according to the logging configuration.
 #[derive(Debug)]
-pub(super) struct Entries {
-    plan: Plan,
+pub(super) struct LogLayer {
+    plan: LogRouting,
 }
 
-impl Entries {
-    pub(super) fn new(plan: Plan) -> Self {
+impl LogLayer {
+    pub(super) fn new(plan: LogRouting) -> Self {
         Self { plan }
     }
 }
 
-impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Entries {
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for LogLayer {
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
-        let mut facts = Facts::default();
-        attributes.record(&mut facts);
+        let mut fields = LogFields::default();
+        attributes.record(&mut fields);
         if let Some(span) = context.span(id) {
-            span.extensions_mut().insert(facts);
+            span.extensions_mut().insert(fields);
         }
     }
 
     fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
         if let Some(span) = context.span(id)
-            && let Some(facts) = span.extensions_mut().get_mut::<Facts>()
+            && let Some(fields) = span.extensions_mut().get_mut::<LogFields>()
         {
-            values.record(facts);
+            values.record(fields);
         }
     }
 
     fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
-        let mut facts = Facts::default();
-        event.record(&mut facts);
+        let mut fields = LogFields::default();
+        event.record(&mut fields);
         for span in context.event_scope(event).into_iter().flatten() {
-            if let Some(outer) = span.extensions().get::<Facts>() {
-                facts.inherit(outer);
+            if let Some(outer) = span.extensions().get::<LogFields>() {
+                fields.inherit(outer);
             }
         }
         let metadata = event.metadata();
-        self.plan.write(&Entry {
+        self.plan.write(&LogEntry {
             time: local_time(),
             level: *metadata.level(),
-            logger: names::logger(metadata.target(), &facts),
-            facts,
+            logger: names::logger(metadata.target(), &fields),
+            fields,
         });
     }
 }

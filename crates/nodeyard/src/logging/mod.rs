@@ -1,20 +1,20 @@
-//! Where log lines go, and how they look.
+//! Configures logging.
 //!
-//! Commands log to standard error, so that results stay alone on standard output, in a form for people. Daemons log
-//! as Nodepool's do ([`entry`], [`form`]): same line format, same loggers, same ids in front of the message,
-//! because operators search for these. What is written where is a [`plan::Plan`]: the default one, or one read
+//! Commands log to standard error in a readable format, so that standard output contains results only. Daemons log like
+//! Nodepool's ([`entry`], [`format`]): the same line format, logger names and ids in front of the message, because
+//! operators search for these. A [`routing::LogRouting`] determines what is written where: a default one, or one read
 //! from a Python logging configuration ([`python`]).
 //!
 //! | variable | meaning |
 //! |---|---|
 //! | `NODEYARD_LOG` | levels, such as `debug` or `nodeyard_store=trace,info`; overrides all others |
-//! | `NODEYARD_LOG_FORMAT` | `text` for people, `nodepool`, or `json` for programs |
+//! | `NODEYARD_LOG_FORMAT` | `text`, `nodepool` or `json` |
 
 mod entry;
-mod form;
+mod format;
 mod names;
-mod plan;
 mod python;
+mod routing;
 mod sink;
 mod text;
 
@@ -31,9 +31,9 @@ use tracing_subscriber::{EnvFilter, Layer as _};
 
 use crate::error_codes::WithCode as _;
 
-use entry::Entries;
-use form::Form;
-use plan::Plan;
+use entry::LogLayer;
+use format::LogFormat;
+use routing::LogRouting;
 use sink::Sink;
 
 const LEVELS: &str = "NODEYARD_LOG";
@@ -43,7 +43,7 @@ const FORMAT: &str = "NODEYARD_LOG_FORMAT";
 pub(crate) struct Level(&'static str);
 
 impl Level {
-    /// Commands speak through their results; only warnings interrupt.
+    /// Returns the level for commands, which log warnings only unless they are verbose.
     pub(crate) fn commands(verbose: u8) -> Self {
         Self(match verbose {
             0 => "warn",
@@ -61,13 +61,13 @@ impl Level {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Destination<'a> {
     Stdout,
-    /// Appended to, and opened again when it was moved away.
+    /// Appends to a file, and reopens it after it was renamed.
     File(&'a Path),
-    /// As a Python logging configuration says.
+    /// According to a Python logging configuration.
     Configured(&'a Path),
 }
 
-/// For commands, and for `up` in the hands of a person: on standard error.
+/// Starts logging to standard error, for commands and `nodeyard up`.
 pub(crate) fn start(level: Level) -> anyhow::Result<()> {
     match format()? {
         None => {
@@ -78,17 +78,17 @@ pub(crate) fn start(level: Level) -> anyhow::Result<()> {
                 .with_writer(io::stderr)
                 .init();
         }
-        Some(form) => install(Plan::simple(form, Sink::Stderr), level),
+        Some(form) => install(LogRouting::simple(form, Sink::Stderr), level),
     }
     Ok(())
 }
 
-/// For daemons that are called by Nodepool's names.
+/// Starts logging for Nodepool's daemons.
 pub(crate) fn start_daemon(level: Level, destination: Destination<'_>) -> anyhow::Result<()> {
     let form = format()?.unwrap_or_default();
     match destination {
-        Destination::Stdout => install(Plan::simple(form, Sink::Stdout), level),
-        Destination::File(path) => install(Plan::simple(form, Sink::file(path)?), level),
+        Destination::Stdout => install(LogRouting::simple(form, Sink::Stdout), level),
+        Destination::File(path) => install(LogRouting::simple(form, Sink::file(path)?), level),
         Destination::Configured(path) => {
             let plan = python::read(path).code(ErrorCode::LoggingConfiguration)?;
             if std::env::var_os(LEVELS).is_some() {
@@ -96,7 +96,7 @@ pub(crate) fn start_daemon(level: Level, destination: Destination<'_>) -> anyhow
             } else {
                 let lowest = plan.lowest();
                 tracing_subscriber::registry()
-                    .with(Entries::new(plan).with_filter(lowest))
+                    .with(LogLayer::new(plan).with_filter(lowest))
                     .init();
             }
         }
@@ -104,9 +104,9 @@ pub(crate) fn start_daemon(level: Level, destination: Destination<'_>) -> anyhow
     Ok(())
 }
 
-fn install(plan: Plan, level: Level) {
+fn install(plan: LogRouting, level: Level) {
     tracing_subscriber::registry()
-        .with(Entries::new(plan).with_filter(levels(level)))
+        .with(LogLayer::new(plan).with_filter(levels(level)))
         .init();
 }
 
@@ -114,17 +114,17 @@ fn levels(level: Level) -> EnvFilter {
     EnvFilter::try_from_env(LEVELS).unwrap_or_else(|_| EnvFilter::new(level.0))
 }
 
-/// None for the form that suits people.
-fn format() -> anyhow::Result<Option<Form>> {
+/// Returns the configured format; None for the default of commands.
+fn format() -> anyhow::Result<Option<LogFormat>> {
     match std::env::var(FORMAT).as_deref() {
-        Ok("nodepool") => Ok(Some(Form::default())),
-        Ok("json") => Ok(Some(Form::Json)),
+        Ok("nodepool") => Ok(Some(LogFormat::default())),
+        Ok("json") => Ok(Some(LogFormat::Json)),
         Ok("" | "text") | Err(_) => Ok(None),
-        Ok(other) => bail!("{FORMAT} is {other:?}; it must be text, nodepool or json"),
+        Ok(other) => bail!("invalid {FORMAT} {other:?}: expected text, nodepool or json"),
     }
 }
 
-/// From the number of a level in Python.
+/// Returns the filter for a numeric level of Python.
 fn filter(rank: u32) -> LevelFilter {
     match rank {
         0..10 => LevelFilter::TRACE,
@@ -135,7 +135,7 @@ fn filter(rank: u32) -> LevelFilter {
     }
 }
 
-/// The number of a level in Python.
+/// Returns Python's number of a level.
 fn rank(level: tracing::Level) -> u32 {
     match level {
         tracing::Level::TRACE => 5,

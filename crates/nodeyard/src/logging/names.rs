@@ -1,21 +1,20 @@
-//! The names of loggers: Nodepool's where there is one, so that its logging configurations mean something here.
-//!
-//! All of ours begin with `nodepool`, as that is the logger such a configuration speaks of.
+//! Logger names. They are Nodepool's where a counterpart exists, and all start with `nodepool`, so that logging
+//! configurations for Nodepool work here.
 
-use super::entry::Facts;
+use super::entry::LogFields;
 
-pub(super) fn logger(target: &str, facts: &Facts) -> String {
-    let provider = facts.text("provider");
+pub(super) fn logger(target: &str, fields: &LogFields) -> String {
+    let provider = fields.text("provider");
     let of_provider = |name: &str, without: &str| match provider {
         Some(provider) => format!("{name}.{provider}"),
         None => without.to_owned(),
     };
-    let Some(place) = target.strip_prefix("nodeyard") else {
+    let Some(index) = target.strip_prefix("nodeyard") else {
         return target.replace("::", ".");
     };
-    match place.split_once("::").unwrap_or((place, "")) {
+    match index.split_once("::").unwrap_or((index, "")) {
         ("_launcher", module) => match module.split("::").next().unwrap_or_default() {
-            "serve" => match facts.text("launcher") {
+            "serve" => match fields.text("launcher") {
                 Some(id) => format!("nodepool.driver.NodeRequestHandler[{id}]"),
                 None => "nodepool.driver.NodeRequestHandler".to_owned(),
             },
@@ -26,14 +25,14 @@ pub(super) fn logger(target: &str, facts: &Facts) -> String {
             ),
             "recover" | "history" => "nodepool.CleanupWorker".to_owned(),
             "roster" => "nodepool.driver.static.StaticNodeProvider".to_owned(),
-            "dispatcher" => dispatcher(module, provider, facts.text("pool")),
+            "dispatcher" => dispatcher(module, provider, fields.text("pool")),
             _ => "nodepool.NodePool".to_owned(),
         },
         ("_store", _) => "nodepool.zk.ZooKeeper".to_owned(),
         ("_api", module) if module.starts_with("statsd") => "nodepool.StatsReporter".to_owned(),
         ("_api", _) => "nodepool.WebApp".to_owned(),
         ("_builder", module) => dotted("nodepool.builder", module),
-        ("", "commands::launcher::stacks") => "nodepool.stack_dump".to_owned(),
+        ("", "commands::launcher::status_log") => "nodepool.stack_dump".to_owned(),
         ("", _) => "nodepool".to_owned(),
         (name, module) => {
             let name = name.trim_start_matches('_').replace("driver_", "driver.");
@@ -66,11 +65,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_nodepools_and_all_of_ours_are_below_one() {
-        let mut facts = Facts::default();
-        facts.others.push(("provider", "cloud".into()));
-        facts
-            .others
+    fn loggers_have_nodepools_names_or_are_below_nodepool() {
+        let mut fields = LogFields::default();
+        fields.rest.push(("provider", "cloud".into()));
+        fields
+            .rest
             .push(("launcher", "np01-PoolWorker.cloud-main-1".into()));
         for (target, name) in [
             (
@@ -102,10 +101,10 @@ mod tests {
             ("nodeyard::commands::up", "nodepool"),
             ("hyper::proto", "hyper.proto"),
         ] {
-            assert_eq!(logger(target, &facts), name);
+            assert_eq!(logger(target, &fields), name);
         }
         assert_eq!(
-            logger("nodeyard_launcher::settle", &Facts::default()),
+            logger("nodeyard_launcher::settle", &LogFields::default()),
             "nodepool.DeletedNodeWorker"
         );
     }

@@ -1,9 +1,9 @@
-//! Logging configurations of Python: what of them means something here.
+//! Reads logging configurations of Python.
 //!
 //! `.yaml`, `.yml` and `.json` files are `dictConfig` documents, all others `fileConfig` sections. Levels, loggers,
-//! propagation, format strings, standard output, standard error and files are followed. Handlers that rotate
-//! their file are taken as plain files: other programs rotate them, and the file is opened again then. Anything
-//! else would silently lose lines, so it is refused by name. The formatter class `nodeyard.json` writes JSON.
+//! propagation, formats, standard output, standard error and files are supported. Rotating handlers become plain files,
+//! which are reopened after another program has rotated them. Anything else is refused, because lines would be lost
+//! silently. The formatter class `nodeyard.json` writes JSON.
 
 mod ini;
 
@@ -13,12 +13,17 @@ use std::path::Path;
 use anyhow::{Context as _, bail, ensure};
 use serde_json::{Map, Value};
 
-use super::form::{Form, Template};
-use super::plan::{Handler, Logger, Plan};
+use super::format::{LineTemplate, LogFormat};
+use super::routing::{LogHandler, LogRouting, Logger};
 use super::sink::Sink;
 
-pub(super) fn read(path: &Path) -> anyhow::Result<Plan> {
-    let reading = || format!("cannot use the logging configuration {}", path.display());
+pub(super) fn read(path: &Path) -> anyhow::Result<LogRouting> {
+    let reading = || {
+        format!(
+            "failed to load the logging configuration {}",
+            path.display()
+        )
+    };
     let text = std::fs::read_to_string(path).with_context(reading)?;
     let extension = path.extension().and_then(|extension| extension.to_str());
     let document = match extension {
@@ -31,25 +36,25 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Plan> {
     plan(&document).with_context(reading)
 }
 
-/// From a `dictConfig` document.
-fn plan(document: &Value) -> anyhow::Result<Plan> {
+/// Reads a `dictConfig` document.
+fn plan(document: &Value) -> anyhow::Result<LogRouting> {
     let document = document.as_object().context("expected a mapping")?;
     ensure!(
         !document.contains_key("filters"),
-        "`filters` are Python code, which cannot run here; set levels instead"
+        "`filters` are not supported, because they are Python code; set levels instead"
     );
-    let mut forms = BTreeMap::new();
+    let mut formats = BTreeMap::new();
     for (name, formatter) in section(document, "formatters")? {
         let form = form(formatter).with_context(|| format!("formatter {name:?}"))?;
-        forms.insert(name.as_str(), form);
+        formats.insert(name.as_str(), form);
     }
-    let mut plan = Plan::default();
-    let mut places = BTreeMap::new();
+    let mut plan = LogRouting::default();
+    let mut indices = BTreeMap::new();
     let handlers = section(document, "handlers")?;
     for (name, described) in &handlers {
-        let handler = handler(described, &forms).with_context(|| format!("handler {name:?}"))?;
+        let handler = handler(described, &formats).with_context(|| format!("handler {name:?}"))?;
         if let Some(handler) = handler {
-            places.insert(name.as_str(), plan.handlers.len());
+            indices.insert(name.as_str(), plan.handlers.len());
             plan.handlers.push(handler);
         }
     }
@@ -62,19 +67,19 @@ fn plan(document: &Value) -> anyhow::Result<Plan> {
     }
     for (name, described) in loggers {
         let logger =
-            logger(described, &handlers, &places).with_context(|| format!("logger {name:?}"))?;
+            logger(described, &handlers, &indices).with_context(|| format!("logger {name:?}"))?;
         plan.loggers.insert(name.to_owned(), logger);
     }
     ensure!(
         !plan.loggers.is_empty(),
-        "it names no logger, so nothing would be logged; add at least `root`"
+        "no logger is configured, so nothing would be logged; add at least `root`"
     );
     Ok(plan)
 }
 
-type Entries<'a> = Vec<(&'a String, &'a Map<String, Value>)>;
+type SectionEntries<'a> = Vec<(&'a String, &'a Map<String, Value>)>;
 
-fn section<'a>(document: &'a Map<String, Value>, name: &str) -> anyhow::Result<Entries<'a>> {
+fn section<'a>(document: &'a Map<String, Value>, name: &str) -> anyhow::Result<SectionEntries<'a>> {
     let Some(section) = document.get(name).filter(|section| !section.is_null()) else {
         return Ok(Vec::new());
     };
@@ -94,22 +99,22 @@ fn text<'a>(entry: &'a Map<String, Value>, key: &str) -> Option<&'a str> {
     entry.get(key).and_then(Value::as_str)
 }
 
-/// The last part of a class, however it is named.
+/// Returns the last component of a class name.
 fn class(entry: &Map<String, Value>) -> &str {
     let class = text(entry, "class").or_else(|| text(entry, "()"));
     let class = class.unwrap_or_default();
     class.rsplit('.').next().unwrap_or(class)
 }
 
-fn form(formatter: &Map<String, Value>) -> anyhow::Result<Form> {
+fn form(formatter: &Map<String, Value>) -> anyhow::Result<LogFormat> {
     if text(formatter, "class").or_else(|| text(formatter, "()")) == Some("nodeyard.json") {
-        return Ok(Form::Json);
+        return Ok(LogFormat::Json);
     }
-    let lines_alike = match class(formatter) {
+    let prefix_all_lines = match class(formatter) {
         "" | "Formatter" => false,
         "MultiLineFormatter" => true,
         other => bail!(
-            "there is no formatter class {other:?} here; use logging.Formatter, \
+            "unsupported formatter class {other:?}; use logging.Formatter, \
              nodepool.logconfig.MultiLineFormatter or nodeyard.json"
         ),
     };
@@ -119,44 +124,45 @@ fn form(formatter: &Map<String, Value>) -> anyhow::Result<Form> {
         "style {style:?} is not supported; write %(name)s"
     );
     let format = text(formatter, "format").unwrap_or("%(message)s");
-    let dates = text(formatter, "datefmt").filter(|dates| !dates.is_empty());
-    let template = Template::parse(format, dates.map(ToOwned::to_owned), lines_alike)?;
-    Ok(Form::Text(template))
+    let date_format = text(formatter, "datefmt").filter(|date_format| !date_format.is_empty());
+    let template =
+        LineTemplate::parse(format, date_format.map(ToOwned::to_owned), prefix_all_lines)?;
+    Ok(LogFormat::Text(template))
 }
 
-/// None for one that writes nothing.
+/// Reads a handler; None for one that writes nothing.
 fn handler(
     described: &Map<String, Value>,
-    forms: &BTreeMap<&str, Form>,
-) -> anyhow::Result<Option<Handler>> {
+    formats: &BTreeMap<&str, LogFormat>,
+) -> anyhow::Result<Option<LogHandler>> {
     let sink = match class(described) {
         "NullHandler" => return Ok(None),
         "StreamHandler" => match text(described, "stream") {
             None | Some("ext://sys.stderr" | "sys.stderr") => Sink::Stderr,
             Some("ext://sys.stdout" | "sys.stdout") => Sink::Stdout,
             Some(other) => {
-                bail!("stream {other:?} is neither ext://sys.stdout nor ext://sys.stderr")
+                bail!("unsupported stream {other:?}; use ext://sys.stdout or ext://sys.stderr")
             }
         },
         "FileHandler"
         | "WatchedFileHandler"
         | "RotatingFileHandler"
         | "TimedRotatingFileHandler" => {
-            let file = text(described, "filename").context("it has no `filename`")?;
+            let file = text(described, "filename").context("missing `filename`")?;
             Sink::file(Path::new(file))?
         }
-        other => bail!(
-            "handlers of class {other:?} are not supported; use StreamHandler or WatchedFileHandler"
-        ),
+        other => {
+            bail!("unsupported handler class {other:?}; use StreamHandler or WatchedFileHandler")
+        }
     };
     let form = match text(described, "formatter") {
-        Some(name) => forms
+        Some(name) => formats
             .get(name)
-            .with_context(|| format!("there is no formatter {name:?}"))?
+            .with_context(|| format!("no formatter {name:?}"))?
             .clone(),
-        None => Form::Text(Template::parse("%(message)s", None, false)?),
+        None => LogFormat::Text(LineTemplate::parse("%(message)s", None, false)?),
     };
-    Ok(Some(Handler {
+    Ok(Some(LogHandler {
         level: level(described)?.unwrap_or(0),
         form,
         sink,
@@ -166,15 +172,15 @@ fn handler(
 fn logger(
     described: &Map<String, Value>,
     handlers: &[(&String, &Map<String, Value>)],
-    places: &BTreeMap<&str, usize>,
+    indices: &BTreeMap<&str, usize>,
 ) -> anyhow::Result<Logger> {
     let named = described.get("handlers").and_then(Value::as_array);
     let mut own = Vec::new();
     for name in named.into_iter().flatten() {
         let name = name.as_str().unwrap_or_default();
         let known = handlers.iter().any(|(handler, _)| *handler == name);
-        ensure!(known, "there is no handler {name:?}");
-        own.extend(places.get(name));
+        ensure!(known, "no handler {name:?}");
+        own.extend(indices.get(name));
     }
     Ok(Logger {
         level: level(described)?,
@@ -185,7 +191,7 @@ fn logger(
     })
 }
 
-/// None for NOTSET, or if none is given.
+/// Reads a level; None for NOTSET, or if it is missing.
 fn level(entry: &Map<String, Value>) -> anyhow::Result<Option<u32>> {
     let Some(level) = entry.get("level").filter(|level| !level.is_null()) else {
         return Ok(None);
@@ -200,7 +206,7 @@ fn level(entry: &Map<String, Value>) -> anyhow::Result<Option<u32>> {
         "ERROR" => 40,
         "CRITICAL" | "FATAL" => 50,
         "NOTSET" | "" => return Ok(None),
-        other => bail!("there is no level {other:?}"),
+        other => bail!("unknown level {other:?}"),
     }))
 }
 
@@ -210,9 +216,9 @@ mod tests {
 
     use super::*;
 
-    /// What the documentation of Zuul and Nodepool shows.
+    /// The example in the documentation of Zuul and Nodepool.
     #[test]
-    fn a_usual_configuration_is_followed() {
+    fn a_typical_configuration_is_loaded() {
         let directory = tempfile::tempdir().unwrap();
         let log = directory.path().join("nodepool.log");
         let document = json!({
@@ -240,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_followed_is_refused_by_name() {
+    fn unsupported_settings_are_rejected_by_name() {
         let refused = |document: Value| format!("{:#}", plan(&document).unwrap_err());
         let with_handler = |class: &str| json!({"handlers": {"h": {"class": class}}, "root": {}});
         assert!(refused(with_handler("logging.handlers.SysLogHandler")).contains("SysLogHandler"));

@@ -1,4 +1,4 @@
-//! Where lines end up.
+//! The outputs of log lines.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
@@ -22,7 +22,7 @@ impl Sink {
     pub(super) fn file(path: &Path) -> anyhow::Result<Self> {
         let opened = open(path).with_context(|| {
             format!(
-                "cannot write the log {}; make its directory, or name another with -l",
+                "failed to open the log {}; create its directory, or name another with -l",
                 path.display()
             )
         });
@@ -33,7 +33,7 @@ impl Sink {
         })))
     }
 
-    /// Whoever reads the log may be gone, and there is nobody left to tell.
+    /// Writes a line. Errors are ignored, because there is nowhere to report them.
     pub(super) fn write(&self, text: &str) {
         let _ = match self {
             Self::Stdout => io::stdout().write_all(text.as_bytes()),
@@ -43,7 +43,7 @@ impl Sink {
     }
 }
 
-/// A file that is opened again when another one has its name.
+/// A log file that is reopened after it was renamed or deleted.
 #[derive(Debug)]
 pub(super) struct LogFile {
     path: PathBuf,
@@ -58,7 +58,7 @@ impl LogFile {
             (named.dev(), named.ino()) != (current.dev(), current.ino())
         });
         if moved {
-            // Until the name can be used again, the file that was moved away is good enough.
+            // If that fails, the old file is used.
             if let Ok(opened) = open(&self.path) {
                 *file = opened;
             }
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_was_moved_away_is_opened_again() {
+    fn a_renamed_file_is_reopened() {
         let directory = tempfile::tempdir().unwrap();
         let (log, old) = (directory.path().join("log"), directory.path().join("log.1"));
         let sink = Sink::file(&log).unwrap();

@@ -1,18 +1,17 @@
-//! A YAML writer for JSON values: block style, the subset that every YAML 1.1 and 1.2 reader agrees on.
+//! Writes JSON values as YAML in block style, in the subset that YAML 1.1 and 1.2 share.
 //!
-//! A string is written plain only if no reader can take it for anything else; otherwise it is quoted as JSON does it,
-//! which YAML understands.
+//! A string is written plain only if it cannot be mistaken for another type; otherwise it is quoted like in JSON.
 
 use std::fmt::Write as _;
 
 use serde_json::Value;
 
-/// Words that some reader takes for a boolean, null or a number.
+/// Words that some parsers read as a boolean, null or a number.
 const RESERVED: [&str; 12] = [
     "true", "false", "yes", "no", "on", "off", "y", "n", "null", "nan", "inf", "infinity",
 ];
 
-/// Returns one document, with a newline at its end.
+/// Returns a document, with a newline at the end.
 pub(super) fn text(value: &Value) -> String {
     let mut out = String::new();
     match value {
@@ -49,7 +48,7 @@ fn sequence(items: &[Value], depth: usize, out: &mut String) {
     }
 }
 
-/// `begun`: the indentation of the first line is written already.
+/// Writes a mapping. `begun` means that the first line is already indented.
 fn mapping(
     fields: &serde_json::Map<String, Value>,
     depth: usize,
@@ -78,7 +77,7 @@ fn mapping(
     }
 }
 
-/// What fits on one line: scalars and empty collections.
+/// Returns a scalar or an empty collection on one line.
 fn flow(value: &Value) -> String {
     match value {
         Value::String(text) => string(text),
@@ -117,7 +116,7 @@ mod tests {
     use super::text;
 
     #[test]
-    fn collections_are_blocks_and_doubtful_strings_are_quoted() {
+    fn collections_are_blocks_and_ambiguous_strings_are_quoted() {
         let value = json!({
             "a": [], "b": {"c": [1, null, "no", "x: y"]}, "d": [{"e": "1", "f": true}, [2.5]], "g": "debian-12",
             "h": "200-0000000001", "i": "two\nlines\u{85}",

@@ -149,13 +149,13 @@ fn the_examples_of_the_guide_run_as_they_stand() {
 }
 
 #[test]
-fn whatever_the_document_allows_or_forbids_is_answered_as_it_says() {
+fn responses_conform_to_the_openapi_document() {
     let yard = Yard::start();
     yard.under_fire(&yard.token(), 15);
 }
 
 #[test]
-fn a_tenant_is_answered_as_the_document_says_and_touches_nothing_else() {
+fn responses_to_a_tenant_conform_and_leave_others_unchanged() {
     let yard = Yard::start();
     let lease = yard.curl("/requests", &["-d", r#"{"labels": ["small"]}"#]);
     let path = format!("/leases/{}?wait=60", lease["id"].as_str().unwrap());
@@ -170,7 +170,7 @@ fn a_tenant_is_answered_as_the_document_says_and_touches_nothing_else() {
 }
 
 #[test]
-fn a_kill_costs_nobody_a_node() {
+fn a_kill_loses_no_node() {
     let mut yard = Yard::start();
     let lease = yard.curl(
         "/requests",

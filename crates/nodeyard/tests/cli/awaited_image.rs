@@ -79,7 +79,7 @@ fn a_request_waits_for_the_first_build_and_gets_its_machine() {
 }
 
 #[test]
-fn a_request_for_an_image_that_is_paused_says_so() {
+fn a_request_for_a_paused_image_reports_it() {
     let bed = bed();
     let _daemon = up(&bed);
     fs::write(bed.path("broken"), "").unwrap();

@@ -30,11 +30,11 @@ fn call(server: &ExternalJobServer, function: &str, payload: &str) -> bool {
 }
 
 #[test]
-fn what_a_worker_does_is_counted() {
+fn a_workers_builds_and_uploads_are_counted() {
     let server = ExternalJobServer::start(Kind::Gearmand, None).unwrap();
     let (bed, port) = worker(server.port());
     let daemon = bed.builder("worker.yaml");
-    daemon.wait_for_log("pages of the builder");
+    daemon.wait_for_log("builder pages");
     assert_eq!(get(port, "/live").0, 200);
     wait_until("it is ready", || get(port, "/ready").0 == 200);
 
@@ -76,11 +76,11 @@ fn what_a_worker_does_is_counted() {
 }
 
 #[test]
-fn a_worker_that_nobody_can_ask_is_alive_but_not_ready() {
+fn a_worker_without_a_job_server_is_alive_but_not_ready() {
     let mut server = ExternalJobServer::start(Kind::Gearmand, None).unwrap();
     let (bed, port) = worker(server.port());
     let daemon = bed.builder("worker.yaml");
-    daemon.wait_for_log("pages of the builder");
+    daemon.wait_for_log("builder pages");
     wait_until("it is ready", || get(port, "/ready").0 == 200);
     server.kill();
     wait_until("it is not", || {
@@ -92,7 +92,7 @@ fn a_worker_that_nobody_can_ask_is_alive_but_not_ready() {
 }
 
 #[test]
-fn a_port_that_was_asked_for_must_be_free() {
+fn a_configured_port_must_be_free() {
     let (bed, port) = worker(1);
     let _taken = std::net::TcpListener::bind(("127.0.0.1", port)).unwrap();
     let mut command = bed.called("nodepool-builder");

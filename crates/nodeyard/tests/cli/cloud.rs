@@ -103,15 +103,15 @@ fn images_that_no_record_knows_are_listed() {
         .bed
         .nodepool(&["alien-image-list", "other"])
         .failed("no provider other");
-    // No clouds.yaml knows its cloud: alone that is an error, among others it is left out.
+    // No clouds.yaml defines its cloud: an error for this provider alone, ignored in a list of all.
     cloud
         .bed
         .nodepool(&["alien-image-list", "elsewhere"])
-        .failed("the driver of elsewhere does not start");
+        .failed("failed to start the driver of elsewhere");
 }
 
 #[test]
-fn what_happens_is_measured() {
+fn operations_are_measured() {
     let ear = UdpSocket::bind("127.0.0.1:0").unwrap();
     ear.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let mut cloud = Cloud::start();

@@ -49,7 +49,7 @@ fn programs_get_the_findings_as_json() {
 }
 
 #[test]
-fn what_is_shown_has_defaults_and_no_secrets() {
+fn the_shown_configuration_has_defaults_and_no_secrets() {
     let mut bed = Bed::new();
     bed.set("NODEPOOL_WORD", "abracadabra");
     bed.write(

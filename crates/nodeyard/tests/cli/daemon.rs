@@ -76,7 +76,7 @@ impl Drop for Background<'_> {
 }
 
 #[test]
-fn it_works_in_the_background_until_it_is_told_to_stop() {
+fn a_daemon_runs_in_the_background_until_a_signal() {
     let fleet = Fleet::new();
     let bed = &fleet.bed;
     bed.write(
@@ -125,7 +125,7 @@ root: {level: INFO, handlers: [file]}
 }
 
 #[test]
-fn what_is_wrong_reaches_the_terminal_and_leaves_nothing_behind() {
+fn startup_errors_reach_the_terminal_and_no_files_are_left() {
     let fleet = Fleet::new();
     let bed = &fleet.bed;
     let start = |args: &[&str]| Ran::from(fleet.launcher().args(args).output().unwrap());
@@ -135,14 +135,14 @@ fn what_is_wrong_reaches_the_terminal_and_leaves_nothing_behind() {
     );
     start(&["-l", "log.conf"]).failed("LOUD");
     assert!(!bed.path("launcher.pid").exists());
-    start(&["-l", "log.conf", "-p", "no/such/pid"]).failed("make its directory");
+    start(&["-l", "log.conf", "-p", "no/such/pid"]).failed("create its directory");
     bed.write("nodepool.yaml", "labels: []\n");
     start(&[]).failed("zookeeper-servers");
 }
 
 /// Whoever goes on without a server would try it again for ever.
 #[test]
-fn certificates_that_cannot_be_used_stop_everything_at_once() {
+fn invalid_certificates_prevent_the_start() {
     let bed = Bed::new();
     bed.write(
         "nodepool.yaml",
@@ -158,7 +158,7 @@ fn certificates_that_cannot_be_used_stop_everything_at_once() {
     }
     for command in [&["up"] as &[_], &["store", "ls"]] {
         let ran = bed.run(file.iter().chain(command));
-        ran.failed("`zookeeper-tls` cannot be used")
+        ran.failed("invalid `zookeeper-tls`")
             .failed("/no/such/ca.pem");
     }
 }

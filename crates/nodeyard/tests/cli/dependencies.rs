@@ -54,7 +54,7 @@ fn permitted(licence: &str, allowed: &[&str]) -> bool {
 }
 
 #[test]
-fn dependencies_are_what_we_allow() {
+fn dependencies_are_on_the_allow_list() {
     let rules = fs::read_to_string(checkout().join("deny.toml")).unwrap();
     let allowed = quoted(&rules, "allow = [", "]");
     let banned: Vec<&str> = rules
@@ -104,7 +104,7 @@ fn dependencies_are_what_we_allow() {
 }
 
 #[test]
-fn licences_are_judged_as_a_whole() {
+fn licences_are_evaluated_as_expressions() {
     let allowed = ["MIT", "ISC", "Apache-2.0 WITH LLVM-exception"];
     for good in [
         "MIT",

@@ -11,7 +11,7 @@ fn nodes(bed: &Bed) -> Vec<serde_json::Value> {
 }
 
 #[test]
-fn a_drain_tells_what_is_left_until_nothing_is() {
+fn a_drain_reports_the_remaining_work() {
     let bed = Bed::new();
     bed.write(
         "nodepool.yaml",
@@ -90,7 +90,7 @@ fn a_drain_does_not_wait_for_a_request_that_waits_for_room() {
 }
 
 #[test]
-fn a_drain_of_what_nobody_has_is_kept_and_remarked() {
+fn a_drain_without_a_running_launcher_is_kept_with_a_note() {
     let bed = Bed::new();
     let _daemon = bed.up(&[]);
     let drain = |args: &[&str]| {

@@ -13,7 +13,7 @@ fn is_fulfilled(bed: &Bed, request: &str) -> bool {
         .any(|record| record["id"] == request && record["state"] == "fulfilled")
 }
 
-fn goes_on_with_other_servers(program: &str, args: &[&str]) {
+fn continues_with_other_servers(program: &str, args: &[&str]) {
     let zookeeper = ZooKeeperServer::start().unwrap();
     let proxy = Proxy::start(zookeeper.tls_port()).unwrap();
     let bed = Bed::new();
@@ -35,7 +35,7 @@ fn goes_on_with_other_servers(program: &str, args: &[&str]) {
     let changed = directly.replace("zookeeper-timeout: 60", "zookeeper-timeout: 61");
     bed.write("nodepool.yaml", format!("{changed}{text}"));
     daemon.wait_for_log("configuration reloaded");
-    daemon.wait_for_log("used only after a restart: `zookeeper-timeout`");
+    daemon.wait_for_log("restart to apply the changes of `zookeeper-timeout`");
     proxy.refuse(true);
     bed.submit_to(&store, 1, "small");
     wait_until("the second request is served", || {
@@ -45,11 +45,11 @@ fn goes_on_with_other_servers(program: &str, args: &[&str]) {
 }
 
 #[test]
-fn a_launcher_goes_on_with_other_servers() {
-    goes_on_with_other_servers("nodepool-launcher", &["-f"]);
+fn a_launcher_continues_with_other_servers() {
+    continues_with_other_servers("nodepool-launcher", &["-f"]);
 }
 
 #[test]
-fn everything_in_one_goes_on_with_other_servers() {
-    goes_on_with_other_servers("nodeyard", &["up"]);
+fn nodeyard_up_continues_with_other_servers() {
+    continues_with_other_servers("nodeyard", &["up"]);
 }

@@ -18,7 +18,7 @@ fn says(bed: &Bed, number: u32, text: &str) {
 }
 
 #[test]
-fn what_ended_is_explained_and_a_failure_also_after_a_restart() {
+fn ended_requests_are_explained_and_failures_also_after_a_restart() {
     let bed = Bed::new();
     let port = bed.free_port().to_string();
     bed.write("nodepool.yaml", QUICK_CLOUD.replace("PORT", &port));
@@ -40,7 +40,7 @@ fn what_ended_is_explained_and_a_failure_also_after_a_restart() {
     let daemon = bed.up(&["-c", "nodepool.yaml"]);
     daemon.wait_for_log("web pages");
     says(&bed, 1, "nobody-has-this");
-    explain(&bed, 2, &[]).failed("not there");
+    explain(&bed, 2, &[]).failed("no outcome of it");
 }
 
 #[test]

@@ -222,7 +222,7 @@ fn look_as_the_page_shows_them() {
 }
 
 #[test]
-fn ctrl_c_gives_the_machines_back() {
+fn ctrl_c_releases_the_machines() {
     let mut newcomer = Newcomer::new();
     newcomer.run("nodeyard init yard --driver fake");
     newcomer.prepare();

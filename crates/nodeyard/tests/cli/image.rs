@@ -92,8 +92,8 @@ fn that_cannot_be_built_says_why() {
         let why = image(&bed, &["why", "tiny"]).succeeded();
         why.out.contains("exit code 3")
     });
-    image(&bed, &["why", "tyni"]).failed("there is no image tyni");
-    image(&bed, &["build", "tyni"]).failed("there is no image tyni");
+    image(&bed, &["why", "tyni"]).failed("no image tyni");
+    image(&bed, &["build", "tyni"]).failed("no image tyni");
 }
 
 #[test]
@@ -126,8 +126,8 @@ fn has_builds_and_uploads_that_are_shown_and_removed() {
     wait_until("the build is gone", || {
         list(&bed, "build").succeeded().json() == serde_json::json!([])
     });
-    run(&["build", "rm", &first]).failed("there is no build");
-    image(&bed, &["rm", "tiny"]).failed("there is no build of tiny");
+    run(&["build", "rm", &first]).failed("no build");
+    image(&bed, &["rm", "tiny"]).failed("no build of tiny");
     let status = run(&["status"]).succeeded().out;
     assert!(status.contains("tiny   missing  0 "), "{status}");
     assert!(status.contains(" paused\n"), "{status}");
@@ -186,7 +186,7 @@ fn is_pinned_rolled_back_and_let_go_by_command() {
     image(&bed, &["rollback", "tiny"]).failed("no earlier build");
     says(&["unpin", "tiny"], &second, "the newest");
     assert!(!why().contains("taken back"), "{}", why());
-    image(&bed, &["unpin", "tyni"]).failed("there is no image tyni");
+    image(&bed, &["unpin", "tyni"]).failed("no image tyni");
 
     says(&["pin", &first], &first, "which the image is pinned to");
     let pinned = format!("pinned to build {}", id(&first));
@@ -200,7 +200,7 @@ fn is_pinned_rolled_back_and_let_go_by_command() {
     assert!(why().contains(&taken_back), "{}", why());
 
     let nothing = format!("tiny-{}", "0".repeat(32));
-    image(&bed, &["pin", &nothing]).failed("is no build that is ready");
+    image(&bed, &["pin", &nothing]).failed("no ready build");
 }
 
 #[test]

@@ -20,7 +20,7 @@ fn mode(bed: &Bed, name: &str) -> u32 {
 }
 
 #[test]
-fn what_is_written_passes_the_check_and_says_what_to_do_next() {
+fn written_files_are_valid_and_the_next_steps_are_printed() {
     let bed = Bed::new();
     let said = bed.run(["init", "yard"].iter().chain(&ALL)).succeeded().out;
     assert!(said.contains("nodepool.yaml up"), "{said}");
@@ -62,7 +62,7 @@ fn is_commented_out(line: &str) -> bool {
 }
 
 #[test]
-fn what_is_commented_out_is_right_as_soon_as_it_is_not() {
+fn commented_out_examples_are_valid() {
     let bed = Bed::new();
     bed.run(["init", "yard"].iter().chain(&ALL)).succeeded();
     let written = fs::read_to_string(bed.path("yard/nodepool.yaml")).unwrap();
@@ -103,7 +103,7 @@ fn what_is_commented_out_is_right_as_soon_as_it_is_not() {
 }
 
 #[test]
-fn nothing_is_overwritten_unasked_and_the_key_not_even_then() {
+fn files_are_overwritten_only_with_force_and_the_key_never() {
     let bed = Bed::new();
     bed.run(["init", "yard", "--driver", "qemu"]).succeeded();
     let key = fs::read(bed.path("yard/id_ed25519")).unwrap();
@@ -121,7 +121,7 @@ fn nothing_is_overwritten_unasked_and_the_key_not_even_then() {
 }
 
 #[test]
-fn what_is_missing_on_this_host_is_said_with_its_remedy() {
+fn missing_programs_are_reported_with_a_remedy() {
     let mut bed = Bed::new();
     bed.set("CONTAINER_HOST", "unix:///nowhere/podman.sock");
     let said = bed.run(["init", "yard", "--driver", "container"]);

@@ -138,7 +138,7 @@ impl Clients {
 }
 
 #[test]
-fn certificates_say_who_may_do_what() {
+fn certificates_determine_the_rights() {
     let bed = Bed::new();
     let clients = Clients::new(&bed);
     let server = clients.sign("server");
@@ -216,7 +216,7 @@ fn visit(port: u16, from: [u8; 4]) -> String {
 }
 
 #[test]
-fn only_allowed_addresses_are_heard() {
+fn only_allowed_addresses_can_connect() {
     let yard = Yard::start(Bed::new(), "allow-from: [127.0.0.2, 10.0.0.0/8]");
     assert!(visit(yard.port, [127, 0, 0, 2]).starts_with("OK"));
     assert_eq!(visit(yard.port, [127, 0, 0, 3]), "");
@@ -226,7 +226,7 @@ fn only_allowed_addresses_are_heard() {
 }
 
 #[test]
-fn without_tls_it_is_for_this_host_only() {
+fn without_tls_only_loopback_is_served() {
     let yard = Yard::start(Bed::new(), "");
     yard.builds_for_itself();
     let sockets = std::fs::read_to_string("/proc/net/tcp").unwrap();

@@ -90,7 +90,7 @@ fn repository(bed: &Bed) -> std::path::PathBuf {
 }
 
 #[test]
-fn a_request_becomes_a_pod_that_people_and_git_reach_into() {
+fn a_requested_pod_is_reachable_by_exec_and_git() {
     let Some(cluster) = Cluster::start_if_possible().unwrap() else {
         return;
     };

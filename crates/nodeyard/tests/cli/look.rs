@@ -29,7 +29,7 @@ fn the_configuration_is_searched_and_named() {
 }
 
 #[test]
-fn what_there_is_is_listed_shown_and_explained() {
+fn existing_objects_are_listed_shown_and_explained() {
     let bed = Bed::new();
     let config = QUICK_CLOUD.replace("PORT", &bed.free_port().to_string());
     let api = bed.free_port();
@@ -64,7 +64,8 @@ fn what_there_is_is_listed_shown_and_explained() {
     for kind in ["build", "upload", "image"] {
         let none = bed.run([kind, "ls", "--format", "json"]).succeeded();
         assert_eq!(none.json(), serde_json::json!([]));
-        bed.run([kind, "show", "nothing"]).failed("there is no");
+        bed.run([kind, "show", "nothing"])
+            .failed(&format!("no {kind} nothing"));
     }
 
     let node = bed.run(["node", "ls", "--format", "json"]).json()[0]["id"].clone();
@@ -74,7 +75,7 @@ fn what_there_is_is_listed_shown_and_explained() {
         "{explained:?}"
     );
     bed.run(["explain", "nothing"])
-        .failed("there is no request, lease, node or image nothing");
+        .failed("no request, lease, node or image nothing");
 
     let lease = bed.run(["request", "small", "--no-wait"]).succeeded().out;
     let lease = lease.trim();
@@ -91,13 +92,13 @@ fn what_there_is_is_listed_shown_and_explained() {
     assert_eq!(waited.err, format!("node {node} is ready\n"));
     bed.run(["request", "rm", "200-0000000000"]).succeeded();
     bed.run(["request", "rm", "200-0000000000"])
-        .failed("there is no request");
+        .failed("no request");
     bed.run(["node", "rm", node]).succeeded();
     wait_until("the node is gone", || {
-        bed.run(["node", "show", node]).err.contains("there is no")
+        bed.run(["node", "show", node]).err.contains("no node")
     });
-    bed.run(["node", "rm", node]).failed("there is no node");
-    bed.run(["node", "wait", node]).failed("there is no node");
+    bed.run(["node", "rm", node]).failed("no node");
+    bed.run(["node", "wait", node]).failed("no node");
 }
 
 #[test]
@@ -115,7 +116,7 @@ fn an_empty_store_has_a_status() {
 }
 
 #[test]
-fn a_list_is_watched_until_the_reader_has_seen_enough() {
+fn a_list_is_watched_until_the_reader_closes_it() {
     let bed = Bed::new();
     let _daemon = bed.up(&[]);
     let mut command = bed.command();

@@ -173,7 +173,7 @@ fn lists_are_those_of_nodepool() {
 }
 
 #[test]
-fn what_one_program_changes_the_other_sees() {
+fn changes_of_one_program_are_seen_by_the_other() {
     let fleet = Fleet::new();
     assert!(
         fleet
@@ -233,11 +233,11 @@ fn image_data_moves_between_both_programs() {
     );
     to.bed.write("foreign.json", "{\"/etc/passwd\": \"\"}");
     to.ours(&["import-image-data", "foreign.json"])
-        .failed("/etc/passwd is no image data");
+        .failed("/etc/passwd is not image data");
 }
 
 #[test]
-fn what_cannot_be_done_is_said() {
+fn impossible_operations_are_refused_with_a_reason() {
     let fleet = Fleet::new();
     // To Nodepool these are remarks and no failures.
     let remarked = fleet.ours(&["delete", "0000000099"]).succeeded();

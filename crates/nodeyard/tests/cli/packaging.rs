@@ -37,7 +37,7 @@ fn analyze(arguments: &[&str], files: &[String]) -> Option<Ran> {
 }
 
 #[test]
-fn systemd_understands_the_units() {
+fn systemd_accepts_the_units() {
     let bed = Bed::new();
     bed.called("nodepool-launcher");
     bed.called("nodepool-builder");
@@ -65,7 +65,7 @@ fn systemd_understands_the_units() {
 
 /// Each starts what it says, with arguments that exist.
 #[test]
-fn the_units_start_what_there_is() {
+fn the_units_start_existing_commands() {
     let bed = Bed::new();
     for name in UNITS {
         let unit = unit(name);

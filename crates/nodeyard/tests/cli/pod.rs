@@ -1,5 +1,5 @@
-//! People and git reach into a pod. The pod is an emulation of ours: a server that speaks the exec protocol of API servers
-//! and runs the commands on this machine.
+//! People and git reach into a pod. The pod is an emulation of ours: a server that speaks the exec protocol of API
+//! servers and runs the commands on this machine.
 
 use std::fs;
 use std::io::Write as _;
@@ -274,7 +274,7 @@ fn told(mut command: Command, input: &[u8]) -> (Option<i32>, Vec<u8>, String) {
 }
 
 #[test]
-fn a_command_has_input_output_complaints_and_an_end() {
+fn a_command_has_input_output_errors_and_an_exit_code() {
     let pod = EmulatedPod::start();
     let bed = bed(&pod);
     let script = "cat; echo complaint >&2; exit 3";
@@ -308,11 +308,11 @@ fn a_command_has_input_output_complaints_and_an_end() {
     );
     let (_, _, complaint) = told(exec(&bed, "0000000044", &["true"]), b"");
     assert!(
-        complaint.contains("reached by ssh at 192.0.2.7 port 22"),
+        complaint.contains("its connection is ssh at 192.0.2.7 port 22"),
         "{complaint}"
     );
     let (_, _, complaint) = told(exec(&bed, "0000000099", &["true"]), b"");
-    assert!(complaint.contains("there is no node"), "{complaint}");
+    assert!(complaint.contains("no node 0000000099"), "{complaint}");
 }
 
 #[test]

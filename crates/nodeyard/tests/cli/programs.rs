@@ -7,7 +7,7 @@ use std::process::Stdio;
 use crate::bed::{Bed, Ran};
 
 #[test]
-fn help_and_version_are_no_failure_and_nonsense_is() {
+fn help_and_version_succeed_and_unknown_options_fail() {
     let bed = Bed::new();
     for args in [&["--help"][..], &["--version"], &["store", "ls", "--help"]] {
         let ran = bed.run(args).succeeded();
@@ -65,7 +65,7 @@ fn daemons_refuse_to_guess() {
 }
 
 #[test]
-fn links_are_made_once_and_never_over_something_else() {
+fn links_are_created_once_and_never_replace_other_files() {
     let bed = Bed::new();
     let ran = bed.run(["install-links", "bin"]).succeeded();
     assert_eq!(ran.out.lines().count(), 3);
@@ -105,7 +105,7 @@ fn completions_and_manual_pages_cover_every_program() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_error() {
+fn a_closed_pipe_is_no_error() {
     let bed = Bed::new();
     let mut child = bed
         .command()
@@ -127,7 +127,7 @@ fn a_reader_that_goes_away_is_no_error() {
 }
 
 #[test]
-fn colours_are_for_terminals_unless_asked_for() {
+fn colours_are_for_terminals_unless_requested() {
     let bed = Bed::new();
     bed.write("bad.yaml", "lables: []\n");
     let plain = bed.run(["-c", "bad.yaml", "config", "check"]);

@@ -1,5 +1,5 @@
-//! Images that jobs publish by themselves, and the filters that find them. The cloud is a process of its own, and there is
-//! no store at all.
+//! Images that jobs publish by themselves, and the filters that find them. The cloud is a process of its own, and there
+//! is no store at all.
 
 use std::process::Command;
 
@@ -93,7 +93,7 @@ fn pair(publication: &str, outcome: &str) -> (String, String) {
 }
 
 #[test]
-fn a_cloud_that_does_not_answer_does_not_hide_the_others() {
+fn an_unreachable_cloud_does_not_hide_the_others() {
     let cloud = Cloud::start();
     cloud.publish("b1", &[]).succeeded();
     let away = "
@@ -120,7 +120,7 @@ providers:
         .bed
         .run(["-c", "nodepool.yaml", "image", "candidates"]);
     let table = table.failed("away").out;
-    assert!(table.contains("wins: the newest"), "{table}");
+    assert!(table.contains("selected: the newest"), "{table}");
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn a_job_publishes_and_the_filter_finds_the_newest() {
     let cloud = Cloud::start();
     cloud
         .image(&["candidates"])
-        .failed("no image is found for cloud/newest");
+        .failed("no matching image for cloud/newest");
     let dry = cloud.publish("b1", &["--dry-run"]).succeeded().json();
     assert_eq!(dry["outcome"], "dry-run");
     assert_eq!(cloud.names(), ["Fake Precise"]);
@@ -166,20 +166,20 @@ fn a_job_publishes_and_the_filter_finds_the_newest() {
     assert_eq!(by_name.json(), found);
     cloud
         .image(&["candidates", "named"])
-        .failed("by-name of label named is named, not chosen");
+        .failed("by-name of label named is selected by name");
     cloud
         .image(&["candidates", "nothing"])
-        .failed("neither a label nor a cloud image");
+        .failed("neither a label");
     let table = cloud
         .bed
         .run(["-c", "nodepool.yaml", "image", "candidates"]);
     let table = table.succeeded().out;
-    assert!(table.contains("wins: the newest"), "{table}");
+    assert!(table.contains("selected: the newest"), "{table}");
     assert!(table.contains("1 image without any of this"), "{table}");
 }
 
 #[test]
-fn only_marked_images_that_nobody_uses_are_pruned() {
+fn only_unused_images_of_the_publisher_are_pruned() {
     let cloud = Cloud::start();
     let mut ids = Vec::new();
     for number in 1..=4 {
@@ -231,7 +231,7 @@ fn only_marked_images_that_nobody_uses_are_pruned() {
 }
 
 #[test]
-fn what_an_aborted_job_left_is_found_and_removed() {
+fn images_of_aborted_jobs_are_found_and_deleted() {
     let cloud = Cloud::start();
     cloud.publish("b1", &["--name", "whole"]).succeeded();
     // Two that the answers were lost of, and one that is a stranger's.
@@ -266,7 +266,7 @@ fn what_an_aborted_job_left_is_found_and_removed() {
 }
 
 #[test]
-fn what_cannot_be_published_is_refused_before_anything_is_sent() {
+fn invalid_files_are_refused_before_the_upload() {
     let cloud = Cloud::start();
     cloud.bed.write("empty.raw", "");
     cloud.bed.write("wrong.qcow2", "no header");
@@ -274,10 +274,10 @@ fn what_cannot_be_published_is_refused_before_anything_is_sent() {
     cloud.bed.write("disk.img", "x");
     let publish =
         |file: &str| cloud.image(&["publish", file, "--image", "jammy", "--provider", "cloud"]);
-    publish("none.raw").failed("cannot read none.raw");
-    publish("empty.raw").failed("with something in it");
+    publish("none.raw").failed("failed to read none.raw");
+    publish("empty.raw").failed("is empty or not a regular file");
     publish("wrong.qcow2").failed("wrong.qcow2");
-    publish("disguised.raw").failed("is qcow2, whatever it is called");
+    publish("disguised.raw").failed("is not raw but qcow2");
     publish("disk.img").failed("--file-format");
     for bad in [
         &["--property", "nodepool_build_id=1"][..],
@@ -297,7 +297,7 @@ fn what_cannot_be_published_is_refused_before_anything_is_sent() {
             "--provider",
             "other",
         ])
-        .failed("there is no provider other");
+        .failed("no provider other");
     assert_eq!(cloud.names(), ["Fake Precise"]);
 }
 

@@ -113,7 +113,7 @@ fn key(sshd: &Sshd) -> String {
 }
 
 #[test]
-fn a_command_runs_on_a_machine_and_its_code_is_ours() {
+fn a_command_runs_on_a_machine_and_its_exit_code_is_returned() {
     let sshd = Sshd::start().unwrap();
     let yard = Yard::machines(&[&sshd]);
     let key = key(&sshd);
@@ -180,7 +180,7 @@ fn with_several_machines_each_line_says_where_it_comes_from() {
 }
 
 #[test]
-fn an_interrupted_command_gives_its_machines_back() {
+fn an_interrupted_command_releases_its_machines() {
     let sshd = Sshd::start().unwrap();
     let yard = Yard::machines(&[&sshd]);
     let key = key(&sshd);
@@ -250,7 +250,7 @@ fn a_killed_command_loses_its_machines_and_a_living_one_keeps_them() {
 }
 
 #[test]
-fn what_cannot_be_had_is_explained() {
+fn unserviceable_requests_are_explained() {
     let yard = Yard::cloud(1);
     let failed = yard.run(&["request", "unheard-of"]);
     failed.failed("no provider could serve its request");
@@ -280,7 +280,7 @@ fn what_cannot_be_had_is_explained() {
 }
 
 #[test]
-fn leases_and_scopes_are_seen_prolonged_and_ended() {
+fn leases_and_scopes_are_listed_renewed_and_ended() {
     let mut yard = Yard::cloud(4);
     yard.run(&["scope", "open", "afternoon", "--lease", "4h"])
         .succeeded();
@@ -308,7 +308,7 @@ fn leases_and_scopes_are_seen_prolonged_and_ended() {
         .run(&["lease", "renew", id, "--lease", "2h"])
         .succeeded()
         .out;
-    assert!(renewed.contains("lasts until"), "{renewed}");
+    assert!(renewed.contains("expires at"), "{renewed}");
 
     // Nothing of it is in the process.
     yard.daemon.kill();
@@ -345,7 +345,7 @@ fn leases_and_scopes_are_seen_prolonged_and_ended() {
     yard.run(&["lease", "rm", waiting.trim()]).succeeded();
     yard.nothing_is_leased();
     assert_eq!(yard.daemon.terminate(), 0);
-    yard.run(&["lease", "ls"]).failed("does not answer");
+    yard.run(&["lease", "ls"]).failed("does not respond");
 }
 
 #[test]

@@ -185,7 +185,7 @@ fn an_export_replaces_another_as_a_whole_and_is_for_its_owner_alone() {
     let _daemon = target.up(&[]);
     target
         .store(&["import", bed.path("cut.jsonl").to_str().unwrap()])
-        .failed("it is cut short");
+        .failed("the file is truncated");
     target.store(&["get", "/nodepool"]).failed("no such record");
 }
 
@@ -201,7 +201,7 @@ fn an_import_changes_nothing_unless_it_can_do_everything() {
         ),
     );
     bed.store(&["import", "other.jsonl"])
-        .failed("/nodepool/nodes/0000000007 exists already");
+        .failed("/nodepool/nodes/0000000007 already exists");
     bed.store(&["get", "/nodepool/new"])
         .failed("no such record");
     let dry = bed
@@ -226,22 +226,22 @@ fn an_import_changes_nothing_unless_it_can_do_everything() {
 
     for (name, text, reason) in [
         ("empty", "", "the file is empty"),
-        ("foreign", "{\"a\": 1}\n", "line 1 is not the header"),
+        ("foreign", "{\"a\": 1}\n", "line 1: expected the header"),
         ("newer", "{\"nodeyard-export\": 3}\n", "has format 3"),
         (
             "cut",
             "{\"nodeyard-export\": 2}\n{\"path\": \"/x\"}\n",
-            "it is cut short",
+            "the file is truncated",
         ),
         (
             "short",
             "{\"nodeyard-export\": 2}\n{\"path\": \"/x\"}\n{\"records\": 2}\n",
-            "2 records were exported, and 1 are there",
+            "expected 2 records, found 1",
         ),
         (
             "long",
             "{\"nodeyard-export\": 2}\n{\"records\": 0}\n{\"path\": \"/x\"}\n",
-            "line 3 is after the end",
+            "line 3 follows the last line",
         ),
         (
             "broken",
@@ -271,7 +271,7 @@ fn an_import_changes_nothing_unless_it_can_do_everything() {
 }
 
 #[test]
-fn a_store_that_is_not_there_is_said_so() {
+fn a_missing_store_is_reported() {
     let bed = Bed::new();
     bed.store(&["ls"]).failed("start one with `nodeyard up`");
     bed.write(

@@ -28,7 +28,7 @@ fn export(bed: &Bed, prefix: &str, size: usize) -> String {
 }
 
 #[test]
-fn on_a_full_disk_reading_goes_on_and_writing_says_why_until_there_is_room() {
+fn on_a_full_disk_reads_work_and_writes_fail_with_a_reason() {
     let bed = Bed::new();
     let Some(_disk) = SmallDisk::mount(&bed.path("state"), 64) else {
         return;
@@ -162,7 +162,7 @@ fn a_damaged_file_is_read_completely_or_refused_as_it_is() {
 /// The process is killed again and again, wherever it is: whatever was asked for is served in the end, once, and
 /// whatever was served stays.
 #[test]
-fn killed_at_any_time_it_goes_on_where_it_was() {
+fn an_owner_killed_at_any_time_continues_where_it_was() {
     const ROUNDS: u32 = 12;
     let mut bed = Bed::new();
     let cloud = QUICK_CLOUD.replace("PORT", &bed.free_port().to_string());

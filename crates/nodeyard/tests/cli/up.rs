@@ -5,7 +5,7 @@ use std::fs;
 use crate::bed::{Bed, wait_until};
 
 #[test]
-fn it_stops_in_order_and_starts_again() {
+fn it_shuts_down_and_restarts() {
     let bed = Bed::new();
     let mut daemon = bed.up(&[]);
     assert_eq!(daemon.terminate(), 0);
@@ -39,7 +39,7 @@ fn a_store_that_commands_could_not_reach_is_refused_at_once() {
 }
 
 #[test]
-fn what_was_acknowledged_survives_a_kill() {
+fn acknowledged_writes_survive_a_kill() {
     let bed = Bed::new();
     let lines = (0..200).map(|n| format!("{{\"path\":\"/r{n}\",\"data\":\"{n}\"}}\n"));
     bed.write(
@@ -56,7 +56,7 @@ fn what_was_acknowledged_survives_a_kill() {
 }
 
 #[test]
-fn a_changed_configuration_is_taken_over_and_a_broken_one_is_not() {
+fn a_changed_configuration_is_loaded_and_an_invalid_one_is_not() {
     let bed = Bed::new();
     let file = bed.write("nodepool.yaml", "labels: [{name: a}]\n");
     let daemon = bed.up(&["-c", "nodepool.yaml"]);
@@ -69,7 +69,7 @@ fn a_changed_configuration_is_taken_over_and_a_broken_one_is_not() {
 }
 
 #[test]
-fn a_broken_configuration_is_refused_at_the_start() {
+fn an_invalid_configuration_is_refused_at_startup() {
     let bed = Bed::new();
     bed.write("nodepool.yaml", "labels: 3\n");
     let ran = bed.run(["-c", "nodepool.yaml", "up", "--state-dir", "state"]);
@@ -125,5 +125,5 @@ providers:
     ]);
     assert_eq!(json.succeeded().json()["request"], "200-0000000000");
     bed.run(["-c", "nodepool.yaml", "explain", "200-0000000001"])
-        .failed("not there");
+        .failed("no outcome of it");
 }

@@ -90,17 +90,17 @@ fn image(bed: &Bed, args: &[&str]) -> Ran {
 const WAIT: [&str; 6] = ["-c", "nodepool.yaml", "image", "build", "tiny", "--wait"];
 
 #[test]
-fn who_waits_for_one_is_told_what_zuul_says_until_it_is_there() {
+fn waiting_prints_zuuls_response_until_the_image_is_ready() {
     let says = Says::default();
     let server = zuul(&says);
     let bed = bed(&server);
     let _daemon = up(&bed);
     says.nothing_good(503);
     let waiting = bed.start("waiting", WAIT);
-    waiting.wait_for_log("did not say what it has");
+    waiting.wait_for_log("because polling failed");
     waiting.wait_for_log("status 503");
     says.builds(&json!([]));
-    waiting.wait_for_log("no build that can be used");
+    waiting.wait_for_log("no usable build");
     says.builds(&json!([build("aaaa", &server.url("/disk.qcow2"))]));
     waiting.wait_for_log("is ready");
     // Nobody has looked at its digest, which is wrong.
@@ -110,7 +110,7 @@ fn who_waits_for_one_is_told_what_zuul_says_until_it_is_there() {
 }
 
 #[test]
-fn who_waits_for_one_that_cannot_be_had_is_told_why() {
+fn waiting_for_an_unavailable_image_prints_the_reason() {
     let says = Says::default();
     let server = zuul(&says);
     says.builds(&json!([build("aaaa", &server.url("/nothing.qcow2"))]));

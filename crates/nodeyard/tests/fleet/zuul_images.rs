@@ -1,5 +1,5 @@
-//! A complete Zuul runs a job that makes an image, and nodes boot from it: in a simulated cloud, and in a real OpenStack
-//! where there can be one.
+//! A complete Zuul runs a job that makes an image, and nodes boot from it: in a simulated cloud, and in a real
+//! OpenStack where there can be one.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use nodeyard_config::clouds::{Cloud, text, truth};
+use nodeyard_config::clouds::{CloudConfig, is_true, text};
 use reqwest::Url;
 use secrecy::SecretString;
 use serde_json::{Value, json};
@@ -146,7 +146,7 @@ pub enum Scope {
     System,
 }
 
-pub(super) fn read(cloud: &Cloud) -> Result<CloudSettings, SettingsError> {
+pub(super) fn read(cloud: &CloudConfig) -> Result<CloudSettings, SettingsError> {
     let reader = Reader(cloud);
     let auth_url = reader
         .auth("auth_url")
@@ -159,7 +159,7 @@ pub(super) fn read(cloud: &Cloud) -> Result<CloudSettings, SettingsError> {
     let auth_url = auth_url.parse().map_err(|cause| {
         reader
             .wrong("has an auth_url that is no address")
-            .because(cause)
+            .with_source(cause)
     })?;
     let expand = |path: String| match (path.strip_prefix("~/"), &cloud.home) {
         (Some(rest), Some(home)) => home.join(rest),
@@ -194,7 +194,7 @@ pub(super) fn read(cloud: &Cloud) -> Result<CloudSettings, SettingsError> {
     })
 }
 
-struct Reader<'c>(&'c Cloud);
+struct Reader<'c>(&'c CloudConfig);
 
 impl Reader<'_> {
     fn wrong(&self, what: &str) -> SettingsError {
@@ -214,7 +214,7 @@ impl Reader<'_> {
         // As a text, only `true` has a meaning.
         match value {
             Value::Bool(value) => Some(*value),
-            value if truth(value) => Some(true),
+            value if is_true(value) => Some(true),
             _ => None,
         }
     }
@@ -350,7 +350,7 @@ impl Reader<'_> {
         let listed = self.get("networks").and_then(Value::as_array);
         let mut networks = Vec::new();
         for entry in listed.into_iter().flatten() {
-            let flag = |key: &str| entry.get(key).map(truth);
+            let flag = |key: &str| entry.get(key).map(is_true);
             let name = entry.get("name").map(text).filter(|name| !name.is_empty());
             let name = name.ok_or_else(|| self.wrong("has an entry of networks without a name"))?;
             let external = flag("routes_externally").unwrap_or_default();
@@ -396,7 +396,7 @@ impl Reader<'_> {
     }
 
     fn force_ipv4(&self) -> bool {
-        let of = |key: &str| self.get(key).map(truth);
+        let of = |key: &str| self.get(key).map(is_true);
         of("prefer_ipv6") == Some(false) || of("force_ipv4").unwrap_or(self.0.force_ipv4)
     }
 }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use nodeyard_openstack::{
-    CloudSettings, Clouds, Credentials, Domain, Scope, Service, Surroundings, User,
+    CloudSettings, Clouds, Credentials, Domain, ProcessEnvironment, Scope, Service, User,
 };
 use nodeyard_testbeds::checkout;
 use secrecy::ExposeSecret as _;
@@ -173,7 +173,7 @@ impl Bed {
     }
 
     fn clouds(&self) -> Clouds {
-        let around = Surroundings {
+        let around = ProcessEnvironment {
             variables: self.variables.clone(),
             directory: self.directory.path().to_owned(),
         };
@@ -382,7 +382,7 @@ fn what_is_missing_is_named_and_no_secret_is_shown() {
 
     let clouds = |text: &str| {
         std::fs::write(bed.directory.path().join("clouds.yaml"), text).unwrap();
-        let around = Surroundings {
+        let around = ProcessEnvironment {
             variables: BTreeMap::new(),
             directory: bed.directory.path().to_owned(),
         };

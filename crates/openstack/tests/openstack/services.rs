@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use nodeyard_fetch::Backoff;
 use nodeyard_openstack::{
-    CloudSettings, Clouds, Compute, Error, ErrorKind, Network, Options, Session, SettingsError,
-    Surroundings, Volumes,
+    CloudSettings, Clouds, Compute, Error, ErrorKind, Network, Options, ProcessEnvironment,
+    Session, SettingsError, Volumes,
 };
 use nodeyard_testbeds::openstack::{self as bed, Gateway, GatewayTls, Project, Service};
 use nodeyard_testbeds::{Certificates, OpenStack};
@@ -35,7 +35,7 @@ impl Bed {
         let path = self.project.directory().join("clouds-here.yaml");
         std::fs::write(&path, format!("clouds:\n  here:\n{entry}")).unwrap();
         let path = path.to_str().unwrap().to_owned();
-        let around = Surroundings {
+        let around = ProcessEnvironment {
             variables: BTreeMap::from([("OS_CLIENT_CONFIG_FILE".to_owned(), path)]),
             directory: "/".into(),
         };

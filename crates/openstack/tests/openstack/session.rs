@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use nodeyard_openstack::{
-    Clouds, Compute, ErrorKind, Method, NewServer, Options, Request, Response, Service, Session,
-    StatusCode, Surroundings, Transport, TransportError,
+    Clouds, Compute, ErrorKind, Method, NewServer, Options, ProcessEnvironment, Request, Response,
+    Service, Session, StatusCode, Transport, TransportError,
 };
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -131,7 +131,7 @@ fn session_of(
     let directory = tempfile::tempdir().unwrap();
     let text = "clouds:\n  c: {auth: {auth_url: 'http://k', username: u, password: very-secret, project_id: p, user_domain_id: d}}\n";
     std::fs::write(directory.path().join("clouds.yaml"), text).unwrap();
-    let around = Surroundings {
+    let around = ProcessEnvironment {
         variables: BTreeMap::new(),
         directory: directory.path().to_owned(),
     };

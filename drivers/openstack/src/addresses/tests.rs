@@ -1,4 +1,4 @@
-use nodeyard_openstack::{Clouds, Net, Surroundings};
+use nodeyard_openstack::{Clouds, Net, ProcessEnvironment};
 use serde_json::{Value, json};
 
 use super::*;
@@ -10,9 +10,9 @@ fn settings(more: &str) -> CloudSettings {
         "clouds:\n  c:\n    auth: {{auth_url: 'http://c/v3', username: u, password: p, project_name: x, domain_name: d}}\n{more}"
     );
     std::fs::write(directory.path().join("clouds.yaml"), text).unwrap();
-    let around = Surroundings {
+    let around = ProcessEnvironment {
         directory: directory.path().to_owned(),
-        ..Surroundings::default()
+        ..ProcessEnvironment::default()
     };
     Clouds::find(&around)
         .unwrap()

@@ -1,6 +1,6 @@
 use super::*;
 
-fn read(text: &str) -> Result<Option<Rc<Node>>, Problem> {
+fn read(text: &str) -> Result<Option<Rc<YamlNode>>, YamlProblem> {
     parse(text, 0, &mut Vec::new())
 }
 
@@ -8,10 +8,10 @@ fn code(text: &str) -> &'static str {
     read(text).map(|_| ()).unwrap_err().code
 }
 
-fn show(node: &Node) -> String {
+fn show(node: &YamlNode) -> String {
     match &node.value {
-        Value::Scalar(scalar) => format!("{:?}:{}", scalar.kind, scalar.text),
-        Value::List(items) => format!(
+        YamlValue::Scalar(scalar) => format!("{:?}:{}", scalar.kind, scalar.text),
+        YamlValue::List(items) => format!(
             "[{}]",
             items
                 .iter()
@@ -19,7 +19,7 @@ fn show(node: &Node) -> String {
                 .collect::<Vec<_>>()
                 .join(", ")
         ),
-        Value::Map(map) => format!(
+        YamlValue::Map(map) => format!(
             "{{{}}}",
             map.entries
                 .iter()
@@ -47,7 +47,7 @@ fn merge_keys_follow_pyyaml() {
 }
 
 #[test]
-fn tags_and_quotes_decide_the_kind() {
+fn tags_and_quotes_decide_the_type() {
     assert_eq!(
         shown("[!!str 1, \"1\", !!int '3', !!float 2, ! 5, 'yes', !!bool yes]"),
         "[Text:1, Text:1, Int(3):3, Float(2.0):2, Text:5, Text:yes, Bool(true):yes]"
@@ -59,20 +59,20 @@ fn tags_and_quotes_decide_the_kind() {
 
 #[test]
 fn the_later_of_two_keys_wins_and_is_reported() {
-    let mut doubts = Vec::new();
-    let tree = parse("a: 1\nb: 2\na: 3\n", 0, &mut doubts)
+    let mut warnings = Vec::new();
+    let tree = parse("a: 1\nb: 2\na: 3\n", 0, &mut warnings)
         .unwrap()
         .unwrap();
     assert_eq!(show(&tree), "{a=Int(3):3, b=Int(2):2}");
-    assert_eq!(doubts.len(), 1);
+    assert_eq!(warnings.len(), 1);
     assert_eq!(
-        (doubts[0].span.start, doubts[0].related.unwrap().0.start),
+        (warnings[0].span.start, warnings[0].related.unwrap().0.start),
         (10, 0)
     );
 }
 
 #[test]
-fn hostile_documents_are_refused() {
+fn malicious_documents_are_refused() {
     let mut bomb = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x]\n");
     for level in 1..12 {
         let below = format!("*a{}", level - 1);
@@ -96,13 +96,13 @@ fn hostile_documents_are_refused() {
 fn spans_are_bytes_of_the_text() {
     let text = "ключ: значение # ё\nb: [é, x]\n";
     let tree = read(text).unwrap().unwrap();
-    let Value::Map(map) = &tree.value else {
+    let YamlValue::Map(map) = &tree.value else {
         panic!("not a map")
     };
     let at = |span: Span| &text[span.start as usize..span.end as usize];
     assert_eq!(at(map.entries[0].key_span), "ключ");
     assert_eq!(at(map.entries[0].value.span), "значение");
-    let Value::List(items) = &map.entries[1].value.value else {
+    let YamlValue::List(items) = &map.entries[1].value.value else {
         panic!("not a list")
     };
     assert_eq!(at(items[1].span), "x");

@@ -1,4 +1,4 @@
-//! Which job servers a builder works with: those of the configuration, or one of its own.
+//! The job servers of a builder: the configured ones, or one inside the process.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use nodeyard_gearman::server::{AccessList, JobServer, JobServerOptions, Rights};
 use nodeyard_gearman::{ClientTls, GearmanEndpoint, HostCheck, ServerTls, TlsFiles};
 use tracing::info;
 
-/// Job servers to use, and the one to run, if any.
+/// The job servers to connect to, and the one to run, if any.
 #[derive(Debug)]
 pub(crate) struct JobServers {
     pub(crate) endpoints: Vec<GearmanEndpoint>,
@@ -17,8 +17,8 @@ pub(crate) struct JobServers {
 }
 
 impl JobServers {
-    /// With `gearman-listen` the process runs a job server for others too. With neither key it runs one for
-    /// itself, on a port that the system chooses.
+    /// Starts a job server for other hosts with `gearman-listen`, and a private one on a port that the system chooses
+    /// if neither `gearman-listen` nor `gearman-servers` is set.
     pub(crate) async fn of(config: &Config) -> anyhow::Result<Self> {
         let mut endpoints = configured(&config.gearman_servers)?;
         if config.gearman_listen.is_none() && !endpoints.is_empty() {
@@ -49,9 +49,8 @@ impl JobServers {
     }
 }
 
-/// Where the job servers are, for a command on a host of the fleet: those of the configuration, or the one that a
-/// builder on this host runs for itself.
-pub(crate) fn known(config: &Config) -> anyhow::Result<Vec<GearmanEndpoint>> {
+/// Returns the job servers for a command: the configured ones, or the private one of a builder on this host.
+pub(crate) fn find(config: &Config) -> anyhow::Result<Vec<GearmanEndpoint>> {
     if !config.gearman_servers.is_empty() {
         return configured(&config.gearman_servers);
     }
@@ -69,30 +68,30 @@ pub(crate) fn known(config: &Config) -> anyhow::Result<Vec<GearmanEndpoint>> {
         };
         return configured(&[server]);
     }
-    let told = note(config).and_then(|path| std::fs::read_to_string(path).ok());
-    let address = told.and_then(|text| text.trim().parse::<SocketAddr>().ok());
+    let written = address_file(config).and_then(|path| std::fs::read_to_string(path).ok());
+    let address = written.and_then(|text| text.trim().parse::<SocketAddr>().ok());
     let endpoint =
         |address: SocketAddr| GearmanEndpoint::new(address.ip().to_string(), address.port());
     Ok(address.map(endpoint).into_iter().collect())
 }
 
-/// Leaves word for [`known`] of a server whose port the system chose.
-pub(super) fn tell(config: &Config, address: SocketAddr) {
-    let Some(path) = note(config).filter(|_| config.gearman_listen.is_none()) else {
+/// Writes the address of a private job server to a file for [`known`].
+pub(super) fn publish_address(config: &Config, address: SocketAddr) {
+    let Some(path) = address_file(config).filter(|_| config.gearman_listen.is_none()) else {
         return;
     };
     if let Err(error) = std::fs::write(&path, format!("{address}\n")) {
         let error = &error as &dyn std::error::Error;
-        info!(path = %path.display(), error, "commands on this host will not find the job server");
+        info!(path = %path.display(), error, "failed to write the address of the job server; commands on this host cannot find it");
     }
 }
 
-fn note(config: &Config) -> Option<PathBuf> {
+fn address_file(config: &Config) -> Option<PathBuf> {
     let images = config.images_dir.as_ref()?;
     Some(Path::new(images).join("job-server.txt"))
 }
 
-/// The servers of `gearman-servers`.
+/// Returns the endpoints of `gearman-servers`.
 pub(crate) fn configured(servers: &[GearmanServer]) -> anyhow::Result<Vec<GearmanEndpoint>> {
     servers.iter().map(endpoint).collect()
 }
@@ -116,7 +115,8 @@ fn private() -> JobServerOptions {
     }
 }
 
-/// The process is a client of its own server: it shows the server's certificate.
+/// Returns the options for `gearman-listen`. The process is also a client of this server and uses the server's
+/// certificate.
 async fn listening(
     listen: &GearmanListen,
 ) -> anyhow::Result<(JobServerOptions, Option<ClientTls>)> {
@@ -125,7 +125,7 @@ async fn listening(
         .await
         .ok()
         .and_then(|mut found| found.next())
-        .with_context(|| format!("gearman-listen: {} is not an address", listen.address))?;
+        .with_context(|| format!("gearman-listen: failed to resolve {}", listen.address))?;
     let mut options = JobServerOptions {
         listen: listen_on,
         ..JobServerOptions::default()
@@ -134,13 +134,15 @@ async fn listening(
         options.allow.push(network_of(network)?);
     }
     if !options.allow.is_empty() {
-        // This process is a client too.
+        // This process is also a client.
         options.allow.push(reachable(listen_on.ip()).into());
     }
     let (Some(ca), Some(cert), Some(key)) = (&listen.ssl_ca, &listen.ssl_cert, &listen.ssl_key)
     else {
         if listen.clients.is_some() {
-            bail!("gearman-listen: `clients` are known by their certificates; set the `ssl` keys");
+            bail!(
+                "gearman-listen: `clients` are identified by their certificates; set the `ssl` keys"
+            );
         }
         return Ok((options, None));
     };
@@ -164,7 +166,7 @@ async fn listening(
     Ok((options, Some(tls)))
 }
 
-/// Without patterns all functions are meant.
+/// Returns the rights for functions that match the patterns; without patterns for all functions.
 fn rights(granted: &[GearmanRight], patterns: &[String]) -> anyhow::Result<Rights> {
     let functions: Vec<String> = patterns.iter().map(|one| format!("(?:{one})")).collect();
     let functions = functions.join("|");
@@ -179,7 +181,7 @@ fn rights(granted: &[GearmanRight], patterns: &[String]) -> anyhow::Result<Right
     Ok(rights)
 }
 
-/// A network, or a single address.
+/// Parses a network or a single address.
 fn network_of(text: &str) -> anyhow::Result<ipnet::IpNet> {
     text.parse()
         .or_else(|_| text.parse::<IpAddr>().map(ipnet::IpNet::from))
@@ -188,7 +190,7 @@ fn network_of(text: &str) -> anyhow::Result<ipnet::IpNet> {
         })
 }
 
-/// Where to reach a server that listens on every address.
+/// Returns an address to connect to a server that listens on `address`.
 fn reachable(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(v4) if v4.is_unspecified() => Ipv4Addr::LOCALHOST.into(),

@@ -1,29 +1,31 @@
-//! What others see of a builder: `/live`, `/ready` and `/metrics`, on a port of its own since a launcher on the same
-//! host has that of the webapp.
+//! The web pages of a builder: `/live`, `/ready` and `/metrics`, on a port of their own because a launcher on the same
+//! host may use the webapp's.
 
 use std::sync::Arc;
 
 use nodeyard_api::builder::{
-    BuilderMetrics, ImagesHeld, JobServerNow, LookAtJobServer, LookAtWorker, Sources, WorkerNow,
+    BuilderMetrics, BuilderPageSources, ImageUsage, JobServerStatus, JobServerStatusSource,
+    WorkerStatus, WorkerStatusSource,
 };
-use nodeyard_api::{Webapp, webapp};
+use nodeyard_api::{WebappServer, webapp};
 use nodeyard_builder::worker::Handle;
 use nodeyard_config::Config;
 use nodeyard_gearman::server::ServerHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+/// Reports the status of the worker.
 #[derive(Debug)]
-struct Seen(Handle);
+struct WorkerMonitor(Handle);
 
-impl LookAtWorker for Seen {
-    fn look(&self) -> Option<WorkerNow> {
+impl WorkerStatusSource for WorkerMonitor {
+    fn status(&self) -> Option<WorkerStatus> {
         let status = self.0.status()?;
-        let mut now = WorkerNow {
+        let mut now = WorkerStatus {
             connections: status.connections,
             building: status.building.len(),
             uploading: status.uploading.len(),
-            ..WorkerNow::default()
+            ..WorkerStatus::default()
         };
         for function in &status.functions {
             let kind = function.split(':').next().unwrap_or_default();
@@ -31,19 +33,20 @@ impl LookAtWorker for Seen {
         }
         for (image, held) in status.held {
             let (images, bytes) = (held.images, held.bytes);
-            now.images.insert(image, ImagesHeld { images, bytes });
+            now.images.insert(image, ImageUsage { images, bytes });
         }
         Some(now)
     }
 }
 
+/// Reports the status of the job server.
 #[derive(Debug)]
-struct SeenServer(ServerHandle);
+struct JobServerMonitor(ServerHandle);
 
-impl LookAtJobServer for SeenServer {
-    fn look(&self) -> JobServerNow {
+impl JobServerStatusSource for JobServerMonitor {
+    fn status(&self) -> JobServerStatus {
         let now = self.0.metrics();
-        JobServerNow {
+        JobServerStatus {
             connections: now.open_connections,
             functions: now.functions,
             waiting: now.waiting_jobs,
@@ -54,41 +57,41 @@ impl LookAtJobServer for SeenServer {
     }
 }
 
-/// Takes the port. One that nobody asked for may be somebody else's.
+/// Opens the port. A default port may be in use; that is not an error.
 pub(super) async fn bind(
     config: &Config,
     metrics: BuilderMetrics,
     worker: Handle,
     job_server: Option<ServerHandle>,
-) -> anyhow::Result<Option<Webapp>> {
+) -> anyhow::Result<Option<WebappServer>> {
     let wanted = config.builder_webapp.as_ref();
     let settings = wanted.cloned().unwrap_or_default();
     let options = webapp::Options {
         address: settings.listen_address,
         port: settings.port.0,
     };
-    let sources = Sources {
+    let sources = BuilderPageSources {
         metrics,
-        worker: Arc::new(Seen(worker)),
-        job_server: job_server.map(|server| Arc::new(SeenServer(server)) as _),
+        worker: Arc::new(WorkerMonitor(worker)),
+        job_server: job_server.map(|server| Arc::new(JobServerMonitor(server)) as _),
     };
-    match Webapp::bind_builder(options, sources).await {
+    match WebappServer::bind_builder(options, sources).await {
         Ok(webapp) => Ok(Some(webapp)),
         Err(error) if wanted.is_some() => Err(error.into()),
         Err(error) => {
             warn!(
                 error = &error as &dyn std::error::Error,
-                "no pages of the builder"
+                "failed to start the builder pages"
             );
             Ok(None)
         }
     }
 }
 
-pub(super) async fn show(pages: Option<Webapp>, stop: CancellationToken) {
+pub(super) async fn serve(pages: Option<WebappServer>, stop: CancellationToken) {
     if let Some(pages) = pages {
         if let Ok(address) = pages.local_addr() {
-            info!(%address, "pages of the builder");
+            info!(%address, "serving builder pages");
         }
         pages.run(stop).await;
     }

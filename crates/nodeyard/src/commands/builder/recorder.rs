@@ -1,4 +1,4 @@
-//! What happens to images, as metrics.
+//! Records events of the worker and the steward as metrics.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -9,13 +9,14 @@ use nodeyard_builder::steward::{self, BuildEnded, WorkState};
 use nodeyard_builder::worker;
 use nodeyard_model::{ImageName, ProviderName};
 
+/// Records events as metrics.
 #[derive(Debug)]
-pub(super) struct Recorder {
+pub(super) struct BuilderMetricsRecorder {
     metrics: BuilderMetrics,
     requested: Mutex<BTreeSet<ImageName>>,
 }
 
-impl Recorder {
+impl BuilderMetricsRecorder {
     pub(super) fn new(metrics: BuilderMetrics) -> Self {
         Self {
             metrics,
@@ -24,9 +25,9 @@ impl Recorder {
     }
 }
 
-impl worker::Events for Recorder {
+impl worker::Events for BuilderMetricsRecorder {
     fn built(&self, image: &ImageName, took: Duration, succeeded: bool) {
-        self.metrics.worker_built(image, took, succeeded);
+        self.metrics.record_worker_build(image, took, succeeded);
     }
 
     fn uploaded(
@@ -37,40 +38,40 @@ impl worker::Events for Recorder {
         succeeded: bool,
     ) {
         self.metrics
-            .worker_uploaded(image, provider, took, succeeded);
+            .record_worker_upload(image, provider, took, succeeded);
     }
 }
 
-impl steward::Events for Recorder {
+impl steward::Events for BuilderMetricsRecorder {
     fn built(&self, build: &BuildEnded<'_>) {
         let sizes = build.formats.unwrap_or_default().iter();
         let sizes = sizes.map(|(format, info)| (*format, info.allocated));
         self.metrics
-            .built(build.image, build.took, build.exit_code, sizes);
+            .send_build(build.image, build.took, build.exit_code, sizes);
     }
 
     fn uploaded(&self, image: &ImageName, provider: &ProviderName, took: Duration) {
-        self.metrics.uploaded(image, provider, took);
+        self.metrics.send_upload(image, provider, took);
     }
 
     fn polled(&self, image: &ImageName, answered: bool) {
-        self.metrics.polled(image, answered);
+        self.metrics.count_poll(image, answered);
     }
 
     fn fetched(&self, image: &ImageName, bytes: u64) {
-        self.metrics.fetched(image, bytes);
+        self.metrics.count_downloaded(image, bytes);
     }
 
     fn building(&self, image: &ImageName, state: WorkState) {
-        self.metrics.building(image, state as u8);
+        self.metrics.send_build_state(image, state as u8);
     }
 
     fn uploading(&self, image: &ImageName, provider: &ProviderName, state: WorkState) {
-        self.metrics.uploading(image, provider, state as u8);
+        self.metrics.send_upload_state(image, provider, state as u8);
     }
 
     fn requested(&self, image: &ImageName, waits: bool) {
-        self.metrics.requested(image, waits);
+        self.metrics.send_build_requested(image, waits);
         let mut requested = self
             .requested
             .lock()
@@ -80,6 +81,6 @@ impl steward::Events for Recorder {
         } else {
             requested.remove(image);
         }
-        self.metrics.all_requested(requested.len());
+        self.metrics.send_build_requests(requested.len());
     }
 }

@@ -1,25 +1,25 @@
-//! What is left of a drain, for people and for programs.
+//! Reports the remaining work of a drain as text and as JSON.
 
 use anstream::println;
 use jiff::Timestamp;
-use nodeyard_launcher::Scope;
-use nodeyard_launcher::drain::{Left, Remaining};
 use nodeyard_model::{Label, LauncherId, NodeId, RequestId};
+use nodeyard_operations::drain::DrainScope;
+use nodeyard_operations::drain::{RemainingItem, RemainingWork};
 use serde::{Serialize, Serializer};
 
 use crate::output::{self, count};
 
-pub(super) struct Report {
-    pub(super) scope: Scope,
+pub(super) struct DrainReport {
+    pub(super) scope: DrainScope,
     /// Milliseconds since 1970.
     pub(super) since: i64,
-    pub(super) remaining: Remaining,
+    pub(super) remaining: RemainingWork,
 }
 
-impl Report {
-    /// In one line.
+impl DrainReport {
+    /// Returns a summary of one line.
     pub(super) fn summary(&self) -> String {
-        let Remaining {
+        let RemainingWork {
             accepting,
             requests,
             nodes,
@@ -29,8 +29,8 @@ impl Report {
             return format!("{} is drained", self.scope);
         }
         let pools = match accepting.len() {
-            1 => "1 pool that still accepts".to_owned(),
-            number => format!("{number} pools that still accept"),
+            1 => "1 accepting pool".to_owned(),
+            number => format!("{number} accepting pools"),
         };
         let left = [
             (accepting.len(), pools),
@@ -50,15 +50,15 @@ impl Report {
             (remaining.held.len(), "held"),
         ] {
             if ids > 0 {
-                println!("{} {what}, and stay so", count(ids, "node"));
+                println!("{} {what}, not waited for", count(ids, "node"));
             }
         }
         if !remaining.waiting.is_empty() {
             let waiting = count(remaining.waiting.len(), "request");
-            println!("{waiting} waiting for the end of the drain");
+            println!("{waiting} waiting until the drain ends");
         }
         for pool in &remaining.accepting {
-            println!("{pool} still accepts; launchers of Python Nodepool take no notice of drains");
+            println!("{pool} still accepts requests; launchers of Python Nodepool ignore drains");
         }
         let requests = remaining.requests.iter().map(|left| row("request", left));
         let nodes = remaining.nodes.iter().map(|left| row("node", left));
@@ -70,7 +70,7 @@ impl Report {
     }
 }
 
-fn row<I: ToString, S: ToString>(kind: &str, left: &Left<I, S>) -> [String; 6] {
+fn row<I: ToString, S: ToString>(kind: &str, left: &RemainingItem<I, S>) -> [String; 6] {
     let labels: Vec<&str> = left.labels.iter().map(Label::as_str).collect();
     [
         kind.to_owned(),
@@ -86,8 +86,8 @@ fn text(value: Option<&impl ToString>) -> String {
     value.map(ToString::to_string).unwrap_or_default()
 }
 
-/// All drains, a line for each.
-pub(super) fn overview(reports: &[Report]) -> anyhow::Result<()> {
+/// Prints all drains, one line each.
+pub(super) fn overview(reports: &[DrainReport]) -> anyhow::Result<()> {
     let rows = reports.iter().map(|report| {
         let remaining = &report.remaining;
         [
@@ -118,7 +118,7 @@ pub(super) fn overview(reports: &[Report]) -> anyhow::Result<()> {
     )
 }
 
-fn state(remaining: &Remaining) -> &'static str {
+fn state(remaining: &RemainingWork) -> &'static str {
     if remaining.is_drained() {
         "drained"
     } else {
@@ -132,7 +132,7 @@ fn time(milliseconds: i64) -> String {
 }
 
 #[derive(Serialize)]
-struct Item {
+struct DrainReportItem {
     id: String,
     state: String,
     labels: Vec<Label>,
@@ -142,8 +142,8 @@ struct Item {
     allocated_to: Option<String>,
 }
 
-impl<I: ToString, S: ToString> From<&Left<I, S>> for Item {
-    fn from(left: &Left<I, S>) -> Self {
+impl<I: ToString, S: ToString> From<&RemainingItem<I, S>> for DrainReportItem {
+    fn from(left: &RemainingItem<I, S>) -> Self {
         Self {
             id: left.id.to_string(),
             state: left.state.to_string(),
@@ -154,21 +154,21 @@ impl<I: ToString, S: ToString> From<&Left<I, S>> for Item {
     }
 }
 
-/// A report as programs read it.
+/// The JSON form of a report.
 #[derive(Serialize)]
 struct Document<'a> {
     scope: String,
     drained: bool,
     since: String,
     accepting: &'a [LauncherId],
-    requests: Vec<Item>,
-    nodes: Vec<Item>,
+    requests: Vec<DrainReportItem>,
+    nodes: Vec<DrainReportItem>,
     idle: &'a [NodeId],
     held: &'a [NodeId],
     waiting: &'a [RequestId],
 }
 
-impl Serialize for Report {
+impl Serialize for DrainReport {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let remaining = &self.remaining;
         let document = Document {
@@ -176,8 +176,12 @@ impl Serialize for Report {
             drained: remaining.is_drained(),
             since: time(self.since),
             accepting: &remaining.accepting,
-            requests: remaining.requests.iter().map(Item::from).collect(),
-            nodes: remaining.nodes.iter().map(Item::from).collect(),
+            requests: remaining
+                .requests
+                .iter()
+                .map(DrainReportItem::from)
+                .collect(),
+            nodes: remaining.nodes.iter().map(DrainReportItem::from).collect(),
             idle: &remaining.idle,
             held: &remaining.held,
             waiting: &remaining.waiting,

@@ -1,7 +1,7 @@
-//! What `image-filters` find in a cloud now: which image wins, and why the others do not.
+//! Shows what `image-filters` match in a cloud now: which image is selected, and why the others are not.
 //!
-//! The cloud is asked by this command, with the driver that the launcher would use, so it runs where the
-//! configuration and its credentials are.
+//! This command queries the cloud itself, with the launcher's driver, so it must run where the configuration and its
+//! credentials are.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write as _};
@@ -15,12 +15,12 @@ use nodeyard_model::{ProviderName, Timestamp};
 use serde::Serialize;
 
 use super::cloud;
-use crate::context::Context;
-use crate::output::{self, Format};
+use crate::context::CommandContext;
+use crate::output::{self, OutputFormat};
 
-/// An entry of `cloud-images` that is chosen by conditions.
+/// An entry of `cloud-images` with `image-filters`.
 #[derive(Debug)]
-struct Wanted {
+struct FilteredCloudImage {
     provider: ProviderName,
     image: String,
     labels: BTreeSet<String>,
@@ -28,41 +28,45 @@ struct Wanted {
 }
 
 #[derive(Debug, Serialize)]
-struct Found<'a> {
+struct CandidateReport<'a> {
     provider: &'a ProviderName,
     cloud_image: &'a str,
     labels: &'a BTreeSet<String>,
     image_filters: &'a [ImageFilter],
-    /// The id of the one that machines boot from.
+    /// The id of the image that machines boot from.
     chosen: Option<String>,
-    /// Why there is none.
+    /// Why no image is selected.
     reason: Option<String>,
-    /// Why it is not known.
+    /// Why the cloud could not be queried.
     error: Option<String>,
-    images: Vec<Judged>,
+    images: Vec<CandidateImage>,
 }
 
 #[derive(Debug, Serialize)]
-struct Judged {
+struct CandidateImage {
     id: String,
     name: String,
     status: &'static str,
     created: Option<Timestamp>,
     verdict: &'static str,
-    failed: Vec<Failed>,
+    failed: Vec<FailedCondition>,
 }
 
 #[derive(Debug, Serialize)]
-struct Failed {
+struct FailedCondition {
     #[serde(flatten)]
     filter: ImageFilter,
     found: String,
 }
 
-pub(super) async fn show(context: &Context, what: Option<&str>, all: bool) -> anyhow::Result<()> {
+pub(super) async fn show(
+    context: &CommandContext,
+    what: Option<&str>,
+    all: bool,
+) -> anyhow::Result<()> {
     let config = cloud::configuration(context)?;
     let wanted = wanted(&config, what)?;
-    // Each cloud is asked once, and one that does not answer does not keep the others from being shown.
+    // Each cloud is queried once, and a failing one does not prevent showing the others.
     let mut clouds: BTreeMap<&ProviderName, Result<Vec<CloudImage>, String>> = BTreeMap::new();
     for entry in &wanted {
         if !clouds.contains_key(&entry.provider) {
@@ -73,12 +77,12 @@ pub(super) async fn show(context: &Context, what: Option<&str>, all: bool) -> an
     }
     let found = wanted.iter().filter_map(|entry| {
         let images = clouds.get(&entry.provider)?;
-        Some(judge(entry, images.as_deref()))
+        Some(evaluate(entry, images.as_deref()))
     });
-    let found: Vec<Found<'_>> = found.collect();
+    let found: Vec<CandidateReport<'_>> = found.collect();
     match context.format {
-        Format::Json | Format::Yaml => output::document(&found, context.format)?,
-        Format::Table => {
+        OutputFormat::Json | OutputFormat::Yaml => output::document(&found, context.format)?,
+        OutputFormat::Table => {
             for found in &found {
                 table(found, all)?;
             }
@@ -90,7 +94,7 @@ pub(super) async fn show(context: &Context, what: Option<&str>, all: bool) -> an
         .map(|found| format!("{}/{}", found.provider, found.cloud_image))
         .collect();
     if !empty.is_empty() {
-        failures.push(format!("no image is found for {}", empty.join(", ")));
+        failures.push(format!("no matching image for {}", empty.join(", ")));
     }
     if !failures.is_empty() {
         bail!(failures.join("; "));
@@ -98,24 +102,24 @@ pub(super) async fn show(context: &Context, what: Option<&str>, all: bool) -> an
     Ok(())
 }
 
-/// The system id only says whose uploads are ours, and nothing is uploaded here.
+/// Lists the images of a provider. The system id only identifies uploads of an installation, so any will do here.
 async fn images(config: &Arc<Config>, provider: &ProviderName) -> anyhow::Result<Vec<CloudImage>> {
     let driver = cloud::driver(config, provider, SystemId::new("nobody"))?;
     let images = driver.images();
-    let images = images.with_context(|| format!("{provider} has no images to choose from"))?;
+    let images = images.with_context(|| format!("{provider} does not support image filters"))?;
     let images = images.candidates().await;
-    images.with_context(|| format!("{provider} does not list its images"))
+    images.with_context(|| format!("failed to list the images of {provider}"))
 }
 
-/// Everything that is chosen by conditions, or what was asked for by `provider/image` or by a label.
-fn wanted(config: &Config, what: Option<&str>) -> anyhow::Result<Vec<Wanted>> {
+/// Returns all entries with `image-filters`, or those that `provider/image` or a label refers to.
+fn wanted(config: &Config, what: Option<&str>) -> anyhow::Result<Vec<FilteredCloudImage>> {
     let mut wanted = Vec::new();
     for provider in config.providers.values() {
         for (image, filters) in provider.image_filters() {
             let pools = provider.pools().into_iter();
             let labels = pools.flat_map(|pool| pool.labels);
             let labels = labels.filter(|label| label.cloud_image == Some(image));
-            wanted.push(Wanted {
+            wanted.push(FilteredCloudImage {
                 provider: ProviderName::new(provider.name())?,
                 image: image.to_string(),
                 labels: labels.map(|label| label.name.to_string()).collect(),
@@ -131,12 +135,12 @@ fn wanted(config: &Config, what: Option<&str>) -> anyhow::Result<Vec<Wanted>> {
         None => entry.labels.contains(what),
     });
     if wanted.is_empty() {
-        bail!(nothing_wanted(config, what));
+        bail!(no_match_error(config, what));
     }
     Ok(wanted)
 }
 
-fn nothing_wanted(config: &Config, what: &str) -> String {
+fn no_match_error(config: &Config, what: &str) -> String {
     let providers = config.providers.values();
     let mut labels = providers
         .flat_map(nodeyard_config::Provider::pools)
@@ -149,21 +153,26 @@ fn nothing_wanted(config: &Config, what: &str) -> String {
             )
         }
         Some((_, Some(image))) => {
-            format!("cloud image {image} of label {what} is named, not chosen by `image-filters`")
+            format!(
+                "cloud image {image} of label {what} is selected by name, not by `image-filters`"
+            )
         }
         Some((None, None)) => format!("label {what} has no image"),
         None => format!(
-            "{what} is neither a label nor a cloud image, as `provider/image`, with `image-filters`"
+            "{what} is neither a label with `image-filters` nor a cloud image with `image-filters` (`provider/image`)"
         ),
     }
 }
 
-fn judge<'a>(entry: &'a Wanted, images: Result<&[CloudImage], &String>) -> Found<'a> {
+fn evaluate<'a>(
+    entry: &'a FilteredCloudImage,
+    images: Result<&[CloudImage], &String>,
+) -> CandidateReport<'a> {
     let error = images.err().cloned();
     let images = images.unwrap_or_default();
     let candidates = image_filters::judge(&entry.filters, images);
     let chosen = image_filters::newest(&entry.filters, images);
-    Found {
+    CandidateReport {
         provider: &entry.provider,
         cloud_image: &entry.image,
         labels: &entry.labels,
@@ -172,11 +181,11 @@ fn judge<'a>(entry: &'a Wanted, images: Result<&[CloudImage], &String>) -> Found
         reason: (chosen.is_none() && error.is_none())
             .then(|| image_filters::nothing_found(&entry.filters, images)),
         error,
-        images: candidates.iter().map(Judged::of).collect(),
+        images: candidates.iter().map(CandidateImage::of).collect(),
     }
 }
 
-impl Judged {
+impl CandidateImage {
     fn of(candidate: &Candidate<'_>) -> Self {
         let image = candidate.image;
         let (verdict, failed) = match &candidate.verdict {
@@ -197,7 +206,7 @@ impl Judged {
             verdict,
             failed: failed
                 .iter()
-                .map(|filter| Failed {
+                .map(|filter| FailedCondition {
                     filter: (*filter).clone(),
                     found: filter.found_in(image),
                 })
@@ -205,10 +214,10 @@ impl Judged {
         }
     }
 
-    fn told(&self) -> String {
+    fn verdict_text(&self) -> String {
         match self.verdict {
-            "chosen" => "wins: the newest".to_owned(),
-            "older" => "older than the one that wins".to_owned(),
+            "chosen" => "selected: the newest".to_owned(),
+            "older" => "older than the selected one".to_owned(),
             "not-active" => format!("is {}, not active", self.status),
             _ => {
                 let failed = self.failed.iter();
@@ -219,8 +228,8 @@ impl Judged {
     }
 }
 
-/// Of what meets no condition at all a cloud may have hundreds.
-fn table(found: &Found<'_>, all: bool) -> anyhow::Result<()> {
+/// Prints a table. Images that match no condition are hidden unless `all`, because a cloud may have hundreds.
+fn table(found: &CandidateReport<'_>, all: bool) -> anyhow::Result<()> {
     let labels: Vec<&str> = found.labels.iter().map(String::as_str).collect();
     let labels = match labels.as_slice() {
         [] => "no label".to_owned(),
@@ -237,15 +246,15 @@ fn table(found: &Found<'_>, all: bool) -> anyhow::Result<()> {
         writeln!(io::stdout(), "{error}\n")?;
         return Ok(());
     }
-    let near = |one: &&Judged| all || one.failed.len() < found.image_filters.len();
-    let shown: Vec<&Judged> = found.images.iter().filter(near).collect();
+    let near = |one: &&CandidateImage| all || one.failed.len() < found.image_filters.len();
+    let shown: Vec<&CandidateImage> = found.images.iter().filter(near).collect();
     let hidden = found.images.len() - shown.len();
     let rows = shown.into_iter().map(|one| {
         [
             one.name.clone(),
             one.id.clone(),
             one.created.map(super::time).unwrap_or_default(),
-            one.told(),
+            one.verdict_text(),
         ]
     });
     output::table(["IMAGE", "ID", "CREATED", "VERDICT"], rows)?;
@@ -253,7 +262,7 @@ fn table(found: &Found<'_>, all: bool) -> anyhow::Result<()> {
         let images = output::count(hidden, "image");
         writeln!(
             io::stdout(),
-            "{images} without any of this; --all shows them"
+            "{images} match no condition; show them with --all"
         )?;
     }
     if let Some(reason) = &found.reason {

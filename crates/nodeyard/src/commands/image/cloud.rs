@@ -1,4 +1,4 @@
-//! The clouds that a command asks by itself, without a store: those of the configuration, or one of clouds.yaml.
+//! The cloud that a command talks to without a store: a provider of the configuration, or an entry of clouds.yaml.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -6,17 +6,17 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use nodeyard_config::{Config, Mode, Source};
+use nodeyard_config::{Config, ConfigSource, Mode};
 use nodeyard_driver::{Driver, Images, Owner, SystemId};
 use nodeyard_model::ProviderName;
 use serde_json::json;
 use tokio::sync::watch;
 
 use crate::commands::config::print_diagnostics;
-use crate::commands::launcher::Tools;
-use crate::context::Context;
+use crate::commands::launcher::LauncherTools;
+use crate::context::CommandContext;
 
-/// Which cloud.
+/// Selects a cloud.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub(super) struct CloudArgs {
@@ -28,27 +28,30 @@ pub(super) struct CloudArgs {
     cloud: Option<String>,
 }
 
-/// The provider in the configuration that is made up for a cloud of clouds.yaml. Names that begin with `fake` have a
-/// meaning, so the cloud's own would not do.
-const MADE_UP: &str = "of-clouds-yaml";
+/// The name of the provider that is generated for an entry of clouds.yaml. The entry's own name may start with `fake`,
+/// which has a special meaning.
+const GENERATED_PROVIDER: &str = "of-clouds-yaml";
 
-/// A cloud, and what people call it.
-pub(super) struct Cloud {
+/// A cloud with its name and driver.
+pub(super) struct CommandCloud {
     pub(super) name: String,
     pub(super) provider: ProviderName,
     pub(super) driver: Arc<dyn Driver>,
 }
 
-impl Cloud {
-    /// `system` is whose things the command looks after.
-    pub(super) fn of(
+impl CommandCloud {
+    /// Opens a cloud. `system` identifies the resources that the command manages.
+    pub(super) fn open(
         args: &CloudArgs,
-        context: &Context,
+        context: &CommandContext,
         system: SystemId,
     ) -> anyhow::Result<Self> {
         let (config, provider) = match (&args.provider, &args.cloud) {
             (Some(provider), _) => (configuration(context)?, provider.clone()),
-            (None, Some(cloud)) => (of_clouds_yaml(cloud)?, ProviderName::new(MADE_UP)?),
+            (None, Some(cloud)) => (
+                config_for_cloud(cloud)?,
+                ProviderName::new(GENERATED_PROVIDER)?,
+            ),
             (None, None) => bail!("name a cloud with --provider or --cloud"),
         };
         let driver = driver(&config, &provider, system)?;
@@ -62,11 +65,11 @@ impl Cloud {
 
     pub(super) fn images(&self) -> anyhow::Result<&dyn Images> {
         let images = self.driver.images();
-        images.with_context(|| format!("{} takes no images", self.name))
+        images.with_context(|| format!("{} does not support uploading images", self.name))
     }
 }
 
-pub(super) fn configuration(context: &Context) -> anyhow::Result<Arc<Config>> {
+pub(super) fn configuration(context: &CommandContext) -> anyhow::Result<Arc<Config>> {
     context.require()
 }
 
@@ -76,26 +79,25 @@ pub(super) fn driver(
     system: SystemId,
 ) -> anyhow::Result<Arc<dyn Driver>> {
     let provider = config.providers.get(name.as_str());
-    let provider =
-        provider.with_context(|| format!("there is no provider {name} in the configuration"))?;
+    let provider = provider.with_context(|| format!("no provider {name} in the configuration"))?;
     let owner = Owner {
         system,
         provider: name.clone(),
     };
     let (_, in_force) = watch::channel(Arc::clone(config));
-    let tools = Tools::new(in_force)?;
+    let tools = LauncherTools::new(in_force)?;
     let driver = tools.drivers.of_cloud(provider, owner);
-    driver.with_context(|| format!("the driver of {name} does not start"))
+    driver.with_context(|| format!("failed to start the driver of {name}"))
 }
 
-/// A configuration of nothing but this cloud: everything else about it is where openstacksdk would look.
-fn of_clouds_yaml(text: &str) -> anyhow::Result<Arc<Config>> {
+/// Creates a configuration with this cloud only; its settings come from where openstacksdk finds them.
+fn config_for_cloud(text: &str) -> anyhow::Result<Arc<Config>> {
     let (cloud, region) = match text.split_once('/') {
         Some((cloud, region)) => (cloud, Some(region)),
         None => (text, None),
     };
     let mut provider = BTreeMap::from([
-        ("name", json!(MADE_UP)),
+        ("name", json!(GENERATED_PROVIDER)),
         ("driver", json!("openstack")),
         ("cloud", json!(cloud)),
         ("rate", json!(0)),
@@ -106,10 +108,10 @@ fn of_clouds_yaml(text: &str) -> anyhow::Result<Arc<Config>> {
     let written = json!({"providers": [provider]});
     let mut file = tempfile::NamedTempFile::new()?;
     file.write_all(written.to_string().as_bytes())?;
-    let loaded = nodeyard_config::load(&Source::new(file.path(), None), Mode::Daemon);
+    let loaded = nodeyard_config::load(&ConfigSource::new(file.path(), None), Mode::Daemon);
     let Some(config) = loaded.config.clone() else {
         print_diagnostics(&loaded);
-        bail!("{text:?} does not name a cloud");
+        bail!("invalid cloud name {text:?}");
     };
     Ok(Arc::new(config))
 }

@@ -1,4 +1,4 @@
-//! The log of a build: from the worker that makes or holds the image, or from a file on this host.
+//! Prints the log of a build, from the worker that has it or from a file on this host.
 
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -19,29 +19,29 @@ use tokio::time::{sleep, timeout};
 
 use crate::commands::build;
 use crate::commands::builder::job_server;
-use crate::context::Context;
+use crate::context::CommandContext;
 
-/// For each job server to say who answers what.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// The timeout for listing the functions of a job server.
+const LIST_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How long a worker may say nothing. One that waits for a log to go on does so for half a minute.
-const SILENCE: Duration = Duration::from_secs(120);
+/// The timeout for a message from a worker. A worker that follows a log waits half a minute for more.
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Before a worker is asked how the log goes on: it may be too busy with others to wait for that.
+/// The pause before a worker is asked for the rest of a log, because a busy worker does not wait for more.
 const PAUSE: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Args)]
 pub(crate) struct BuildLogsArgs {
     /// `<image>-<build id>` or its beginning, or an image for its newest build
     build: String,
-    /// Go on until the build has ended
+    /// Follow the log until the build has ended
     #[arg(short, long)]
     follow: bool,
 }
 
 pub(in crate::commands) async fn print(
     registry: &Registry,
-    context: &Context,
+    context: &CommandContext,
     args: &BuildLogsArgs,
 ) -> anyhow::Result<()> {
     let config = context.require()?;
@@ -50,7 +50,7 @@ pub(in crate::commands) async fn print(
         return Ok(());
     }
     bail!(
-        "no worker answers for {}-{}, and its log is not in {} on this host",
+        "no worker has {}-{}, and its log is not in {} on this host",
         key.image,
         key.build,
         config.build_log_dir
@@ -69,27 +69,27 @@ async fn find(registry: &Registry, text: &str) -> anyhow::Result<BuildKey> {
     build::find(registry, text).await
 }
 
-/// False if nobody answers for the build.
+/// Prints the log from a worker. Returns false if no worker has the build.
 ///
-/// A worker tells a log that goes on for a while, and where; then it is asked again.
+/// A worker sends a part of a log in progress and the position after it, from which the next part is requested.
 async fn from_worker(config: &Config, key: &BuildKey, follow: bool) -> anyhow::Result<bool> {
-    let endpoints = job_server::known(config)?;
+    let endpoints = job_server::find(config)?;
     let function = Function::Info(ImageId::from(key.build));
     let mut from = None;
     loop {
-        let functions = Functions::ask(&endpoints, PATIENCE).await;
+        let functions = Functions::ask(&endpoints, LIST_TIMEOUT).await;
         let server = functions.server_of(&function);
         let Some(endpoint) = server.and_then(|server| endpoints.get(server)) else {
             if from.is_some() {
-                bail!("the log went on, but no worker answers for the build any more");
+                bail!("lost the worker of the build before the end of the log");
             }
             return Ok(false);
         };
-        let asked = InfoJob {
+        let request_info = InfoJob {
             log_from: Some(from.unwrap_or(0)),
             follow,
         };
-        from = tell(endpoint, &function, &asked).await?;
+        from = print_part(endpoint, &function, &request_info).await?;
         if from.is_none() {
             return Ok(true);
         }
@@ -97,22 +97,23 @@ async fn from_worker(config: &Config, key: &BuildKey, follow: bool) -> anyhow::R
     }
 }
 
-/// Prints what a worker tells, and returns where the log goes on, if it does.
-async fn tell(
+/// Prints the part of the log that a worker sends. Returns the position of the next part, if there is one.
+async fn print_part(
     endpoint: &GearmanEndpoint,
     function: &Function,
-    asked: &InfoJob,
+    request_info: &InfoJob,
 ) -> anyhow::Result<Option<u64>> {
     let client = JobClient::new(JobClientOptions::new(vec![endpoint.clone()]));
-    let request = JobRequest::new(function.to_string(), to_payload(asked));
+    let request = JobRequest::new(function.to_string(), to_payload(request_info));
     let mut job = client.submit(&request).await?;
     let mut out = io::stdout();
-    // The last data of a job that fails says why. What looks like that is no part of the log unless something follows.
+    // The last data of a failed job is the error. Data that looks like one is part of the log only if more data
+    // follows.
     let mut held = Bytes::new();
     loop {
-        let event = timeout(SILENCE, job.next()).await;
+        let event = timeout(MESSAGE_TIMEOUT, job.next()).await;
         let event = event.with_context(|| {
-            format!("the worker does not answer, by way of the job server {endpoint}")
+            format!("timed out waiting for the worker, through job server {endpoint}")
         })?;
         match event.unwrap_or(JobEvent::ConnectionLost) {
             JobEvent::Data(data) => {
@@ -129,14 +130,14 @@ async fn tell(
                 return Ok(info.log_next);
             }
             JobEvent::Fail => match Failure::from_data(&held) {
-                Some(failure) => bail!("the worker has not told the whole log: {failure}"),
-                None => bail!("the worker was lost before it had told the whole log"),
+                Some(failure) => bail!("failed to read the whole log: {failure}"),
+                None => bail!("lost the worker before the end of the log"),
             },
             JobEvent::Exception(text) => {
                 let text = String::from_utf8_lossy(&text);
-                bail!("the worker has not told the whole log: {text}");
+                bail!("failed to read the whole log: {text}");
             }
-            JobEvent::ConnectionLost => bail!("the job server {endpoint} was lost"),
+            JobEvent::ConnectionLost => bail!("lost the connection to job server {endpoint}"),
             JobEvent::Status { .. } | JobEvent::Warning(_) => {}
         }
     }
@@ -147,7 +148,7 @@ fn from_file(config: &Config, key: &BuildKey) -> anyhow::Result<bool> {
     let path = Path::new(&config.build_log_dir).join(name);
     let mut file = match std::fs::File::open(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-        file => file.with_context(|| format!("cannot read {}", path.display()))?,
+        file => file.with_context(|| format!("failed to read {}", path.display()))?,
     };
     io::copy(&mut file, &mut io::stdout())?;
     Ok(true)

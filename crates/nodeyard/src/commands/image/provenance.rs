@@ -1,4 +1,4 @@
-//! Where an image comes from, and which nodes have booted from it: also from builds that are gone.
+//! Shows where builds of an image come from, and which nodes boot from them, including builds without a record.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,22 +13,22 @@ use nodeyard_store::registry::Registry;
 use serde::Serialize;
 
 use crate::commands::nodepool::images::build_key;
-use crate::context::Context;
-use crate::output::{self, Format};
+use crate::context::CommandContext;
+use crate::output::{self, OutputFormat};
 
-/// The state of a build that has no record any more.
+/// The state of a build whose record was deleted.
 const GONE: &str = "gone";
 
 #[derive(Debug, Serialize)]
-struct Origin {
+struct BuildOrigin {
     image: String,
     build: String,
     state: String,
     builder: Option<String>,
     formats: Vec<String>,
-    /// None of an image that was built here.
+    /// None for an image that was built here.
     zuul: Option<Provenance>,
-    /// That boot from it.
+    /// The nodes that boot from it.
     nodes: Vec<RunningNode>,
 }
 
@@ -39,7 +39,11 @@ struct RunningNode {
     provider: Option<String>,
 }
 
-pub(super) async fn show(registry: &Registry, context: &Context, what: &str) -> anyhow::Result<()> {
+pub(super) async fn show(
+    registry: &Registry,
+    context: &CommandContext,
+    what: &str,
+) -> anyhow::Result<()> {
     let (image, wanted) = match build_key(what) {
         Ok(key) => (key.image.clone(), Some(key)),
         Err(_) => (what.parse::<ImageName>()?, None),
@@ -51,29 +55,29 @@ pub(super) async fn show(registry: &Registry, context: &Context, what: &str) -> 
     });
     let mut nodes = nodes(registry, &image).await?;
     let mut notes = Notes::read(&**registry.tree(), &image).await?;
-    let mut known = |build: &BuildId| {
+    let mut take_provenance = |build: &BuildId| {
         notes
             .builds
             .remove(build)
-            .and_then(|known| known.provenance)
+            .and_then(|take_provenance| take_provenance.provenance)
     };
     let mut origins = Vec::with_capacity(builds.len());
     for (key, build) in builds {
-        origins.push(Origin {
+        origins.push(BuildOrigin {
             image: key.image.to_string(),
             build: key.build.to_string(),
             state: build.value.state.to_string(),
             builder: build.value.builder.as_deref().map(ToOwned::to_owned),
             formats: build.value.formats.iter().map(ToOwned::to_owned).collect(),
-            zuul: known(&key.build),
+            zuul: take_provenance(&key.build),
             nodes: nodes.remove(&key.build).unwrap_or_default(),
         });
     }
-    // What is left are nodes of builds that are gone.
+    // The remaining nodes boot from builds without a record.
     for (build, nodes) in nodes {
-        let zuul = known(&build);
+        let zuul = take_provenance(&build);
         let formats = zuul.iter().flat_map(|zuul| zuul.artifacts.keys());
-        origins.push(Origin {
+        origins.push(BuildOrigin {
             image: image.to_string(),
             build: build.to_string(),
             state: GONE.to_owned(),
@@ -88,19 +92,19 @@ pub(super) async fn show(registry: &Registry, context: &Context, what: &str) -> 
         origins.retain(|origin| origin.build == wanted);
     }
     if origins.is_empty() {
-        bail!("there is no build {what}; `nodeyard build ls` lists them");
+        bail!("no build {what}; `nodeyard build ls` lists them");
     }
     match context.format {
-        Format::Json | Format::Yaml => output::document(&origins, context.format),
-        Format::Table => {
-            let text: Vec<String> = origins.iter().map(tell).collect();
+        OutputFormat::Json | OutputFormat::Yaml => output::document(&origins, context.format),
+        OutputFormat::Table => {
+            let text: Vec<String> = origins.iter().map(describe).collect();
             writeln!(io::stdout().lock(), "{}", text.join("\n"))?;
             Ok(())
         }
     }
 }
 
-/// The nodes that have booted from an image, by the builds that their records name.
+/// Returns the nodes of an image by the builds in their records.
 async fn nodes(
     registry: &Registry,
     image: &ImageName,
@@ -124,19 +128,16 @@ async fn nodes(
     Ok(by_build)
 }
 
-fn tell(origin: &Origin) -> String {
+fn describe(origin: &BuildOrigin) -> String {
     let mut text = format!("{}-{}, {}", origin.image, origin.build, origin.state);
     let mut line = |words: String| {
         let _infallible = write!(text, "\n  {words}");
     };
     match &origin.zuul {
-        None if origin.state == GONE => line("where it came from is not known".to_owned()),
+        None if origin.state == GONE => line("unknown origin".to_owned()),
         None => line(format!(
             "built by {}",
-            origin
-                .builder
-                .as_deref()
-                .unwrap_or("a builder that is not known")
+            origin.builder.as_deref().unwrap_or("an unknown builder")
         )),
         Some(provenance) => {
             let build = &provenance.build;
@@ -160,7 +161,7 @@ fn tell(origin: &Origin) -> String {
             }
             for (format, file) in &provenance.artifacts {
                 line(format!("{format}: {} from {}", file.name, file.url));
-                let sha256 = file.plain.digests.sha256.as_deref().unwrap_or("not known");
+                let sha256 = file.plain.digests.sha256.as_deref().unwrap_or("unknown");
                 line(format!("  sha256 {sha256}, {} bytes", file.plain.size));
                 line(format!("  {}", checked(file)));
             }

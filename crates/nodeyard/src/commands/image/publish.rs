@@ -1,7 +1,7 @@
-//! `nodeyard image publish`: a job puts an image into a cloud by itself.
+//! `nodeyard image publish`: a job uploads an image to a cloud.
 //!
-//! What a job calls its publication, usually the id of its build, is part of the image's mark. A job that is repeated
-//! under the same id takes over what is complete and replaces what is not, so nothing is there twice.
+//! The id of a publication, usually that of the job's build, is part of the image's tags. A job that is repeated with
+//! the same id keeps a complete image and replaces an incomplete one, so there are no duplicates.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -23,68 +23,68 @@ use serde::Serialize;
 use tokio::time::timeout;
 use uuid::Uuid;
 
-use super::cloud::{Cloud, CloudArgs};
-use super::published::{Publisher, no_record, word};
+use super::cloud::{CloudArgs, CommandCloud};
+use super::published::{Publisher, parse_identifier, publication_key};
 use crate::commands::signals;
-use crate::context::Context;
-use crate::output::{self, Format as Output};
+use crate::context::CommandContext;
+use crate::output::{self, OutputFormat as Output};
 
-/// How long a cloud gets to remove what has failed.
+/// The timeout for deleting a failed upload.
 const CLEANUP_LIMIT: Duration = Duration::from_secs(120);
 
-/// How the names of marks begin, ours and Nodepool's.
+/// Reserved prefixes of property names, Nodeyard's and Nodepool's.
 const RESERVED: [&str; 2] = ["nodeyard_", "nodepool_"];
 
 #[derive(Debug, Args)]
 pub(crate) struct PublishArgs {
     /// The image file
     file: PathBuf,
-    /// The image of which this is a new state; `nodeyard_published_image` of the file in the cloud
-    #[arg(long, value_parser = word)]
+    /// The name of the image; `nodeyard_published_image` of the file in the cloud
+    #[arg(long, value_parser = parse_identifier)]
     image: String,
     #[command(flatten)]
     cloud: CloudArgs,
     #[command(flatten)]
     publisher: Publisher,
-    /// The publication, usually the id of the job's build; a new one when absent
-    #[arg(long, value_parser = word)]
+    /// The id of the publication, usually that of the job's build; a new one when absent
+    #[arg(long, value_parser = parse_identifier)]
     id: Option<String>,
-    /// Format of the file; by its ending when absent
+    /// Format of the file; from its extension when absent
     #[arg(long, value_name = "FORMAT")]
     file_format: Option<String>,
     /// Its name in the cloud; the image's with the time when absent
     #[arg(long)]
     name: Option<String>,
-    /// A property that filters can look for
+    /// A property for filters
     #[arg(long = "property", value_name = "KEY=VALUE", value_parser = property)]
     properties: Vec<(String, String)>,
-    /// A tag that filters can look for
+    /// A tag for filters
     #[arg(long = "tag", value_name = "TAG")]
     tags: Vec<String>,
-    /// Seconds until it is given up
+    /// The timeout in seconds
     #[arg(long, default_value_t = 3600, value_name = "SECONDS")]
     limit: u64,
-    /// Only say what would be done
+    /// Only print what would be done
     #[arg(long)]
     dry_run: bool,
 }
 
 fn property(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or("write KEY=VALUE")?;
+    let (key, value) = text.split_once('=').ok_or("expected KEY=VALUE")?;
     if key.is_empty() || RESERVED.iter().any(|reserved| key.starts_with(reserved)) {
         return Err(format!(
-            "{key:?} is not free to use as the name of a property"
+            "invalid property {key:?}: the name is empty or reserved"
         ));
     }
     Ok((key.to_owned(), value.to_owned()))
 }
 
 #[derive(Debug, Serialize)]
-struct Report<'a> {
+struct PublishReport<'a> {
     cloud: &'a str,
     image: &'a str,
     publication: &'a str,
-    /// None of a dry run.
+    /// None for a dry run.
     id: Option<String>,
     name: &'a str,
     format: &'a str,
@@ -95,9 +95,9 @@ struct Report<'a> {
     outcome: &'static str,
 }
 
-pub(super) async fn publish(args: PublishArgs, context: &Context) -> anyhow::Result<()> {
+pub(super) async fn publish(args: PublishArgs, context: &CommandContext) -> anyhow::Result<()> {
     let format = format(&args)?;
-    let cloud = Cloud::of(&args.cloud, context, args.publisher.system())?;
+    let cloud = CommandCloud::open(&args.cloud, context, args.publisher.system())?;
     let images = cloud.images()?;
     let id = match &args.id {
         Some(id) => id.clone(),
@@ -106,7 +106,7 @@ pub(super) async fn publish(args: PublishArgs, context: &Context) -> anyhow::Res
     let file = args.file.clone();
     let digests = tokio::task::spawn_blocking(move || digest(&file)).await??;
     let order = order(&args, &cloud.provider, &id, &format, &digests)?;
-    let mut report = Report {
+    let mut report = PublishReport {
         cloud: &cloud.name,
         image: &args.image,
         publication: &id,
@@ -119,9 +119,9 @@ pub(super) async fn publish(args: PublishArgs, context: &Context) -> anyhow::Res
         outcome: "dry-run",
     };
     if !args.dry_run {
-        let complete = complete(images, &cloud.name, &order).await?;
+        let complete = is_complete(images, &cloud.name, &order).await?;
         report.outcome = if complete { "taken-over" } else { "published" };
-        let done = bring(&cloud, &order, Duration::from_secs(args.limit)).await?;
+        let done = upload(&cloud, &order, Duration::from_secs(args.limit)).await?;
         report.id = Some(done.external_id.to_string());
     }
     match context.format {
@@ -147,7 +147,7 @@ fn order(
     };
     let build = BuildId::from_u128(Uuid::new_v4().as_u128());
     Ok(UploadOrder {
-        upload: no_record(&args.image, provider, build)?,
+        upload: publication_key(&args.image, provider, build)?,
         name: name.into(),
         file: args.file.clone(),
         format: format.as_str().into(),
@@ -161,24 +161,26 @@ fn order(
     })
 }
 
-/// What the file is, as it says itself: a cloud that is told otherwise may boot something else than was built.
+/// Detects the format from the file's content: with a wrong format, machines may not boot.
 fn format(args: &PublishArgs) -> anyhow::Result<Format> {
     let path = args.file.display();
-    let metadata = std::fs::metadata(&args.file).with_context(|| format!("cannot read {path}"))?;
+    let metadata =
+        std::fs::metadata(&args.file).with_context(|| format!("failed to read {path}"))?;
     ensure!(
         metadata.is_file() && metadata.len() > 0,
-        "{path} is not a file with something in it"
+        "{path} is empty or not a regular file"
     );
     let ending = args.file.extension().and_then(|ending| ending.to_str());
     let said = args
         .file_format
         .as_deref()
         .or(ending.filter(|ending| *ending != "img"));
-    let said = said.with_context(|| format!("name the format of {path} with --file-format"))?;
+    let said =
+        said.with_context(|| format!("unknown format of {path}; set it with --file-format"))?;
     let format: Format = said.parse()?;
     ensure!(
         format.as_str() != "raw" || !begins_with(&args.file, b"QFI\xfb")?,
-        "{path} is qcow2, whatever it is called"
+        "{path} is not raw but qcow2"
     );
     inspect(&args.file, &format)?;
     Ok(format)
@@ -186,22 +188,26 @@ fn format(args: &PublishArgs) -> anyhow::Result<Format> {
 
 fn begins_with(path: &Path, magic: &[u8]) -> anyhow::Result<bool> {
     let mut head = Vec::new();
-    let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let file = File::open(path).with_context(|| format!("failed to read {}", path.display()))?;
     file.take(magic.len() as u64).read_to_end(&mut head)?;
     Ok(head == magic)
 }
 
-/// Whether an earlier run of this job has done everything.
-async fn complete(images: &dyn Images, cloud: &str, order: &UploadOrder) -> anyhow::Result<bool> {
+/// Returns whether an earlier run of this job has uploaded the image completely.
+async fn is_complete(
+    images: &dyn Images,
+    cloud: &str,
+    order: &UploadOrder,
+) -> anyhow::Result<bool> {
     let images = images.list_images().await;
-    let images = images.with_context(|| format!("{cloud} does not list its images"))?;
+    let images = images.with_context(|| format!("failed to list the images of {cloud}"))?;
     Ok(images
         .iter()
         .any(|image| image.tags() == order.tags && image.status == ImageStatus::Active))
 }
 
-async fn bring(
-    cloud: &Cloud,
+async fn upload(
+    cloud: &CommandCloud,
     order: &UploadOrder,
     limit: Duration,
 ) -> anyhow::Result<UploadedImage> {
@@ -211,23 +217,23 @@ async fn bring(
     let outcome = tokio::select! {
         outcome = timeout(limit, uploaded) => outcome,
         never = show(&progress) => match never {},
-        () = stop.cancelled() => Ok(Err(Error::permanent("somebody stopped it"))),
+        () = stop.cancelled() => Ok(Err(Error::permanent("interrupted"))),
     };
     let error = match outcome {
         Ok(Ok(done)) => return Ok(done),
         Ok(Err(error)) => anyhow::Error::from(error),
-        Err(_) => anyhow!("it took longer than {} seconds", limit.as_secs()),
+        Err(_) => anyhow!("timed out after {} seconds", limit.as_secs()),
     };
     if let Some(external_id) = progress.external_id() {
         clean_up(cloud, order, external_id).await;
     }
     Err(error.context(format!(
-        "{} could not be published in {}",
+        "failed to publish {} in {}",
         order.name, cloud.name
     )))
 }
 
-async fn clean_up(cloud: &Cloud, order: &UploadOrder, external_id: ExternalId) {
+async fn clean_up(cloud: &CommandCloud, order: &UploadOrder, external_id: ExternalId) {
     let target = ImageTarget {
         upload: order.upload.clone(),
         external_id: Some(external_id.clone()),
@@ -237,12 +243,12 @@ async fn clean_up(cloud: &Cloud, order: &UploadOrder, external_id: ExternalId) {
     if !matches!(removed, Ok(Ok(()))) {
         tracing::warn!(
             %external_id, cloud = %cloud.name,
-            "what has failed is still there; `nodeyard image leaks` finds it"
+            "failed to delete the incomplete image; `nodeyard image leaks` finds it"
         );
     }
 }
 
-/// One line that is written over, for people.
+/// Shows the progress in one line, on a terminal.
 async fn show(progress: &Progress) -> Infallible {
     let mut reported = progress.subscribe();
     loop {

@@ -1,7 +1,7 @@
-//! Images that jobs have published: which there are, which of them are superfluous, and which were left behind.
+//! Images published by jobs: which exist, which are superseded, and which were left behind.
 //!
-//! Their mark is the publisher's name together with the name of the image and of the publication. Nothing without it is
-//! ever touched: neither what builders upload, which has a record, nor what people make.
+//! They are tagged with the publisher's name, the image's name and the publication's id. Images without these tags,
+//! such as those uploaded by builders or by hand, are never touched.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
@@ -13,16 +13,16 @@ use nodeyard_model::{
     BuildId, BuildKey, ImageName, InvalidName, ProviderName, Timestamp, UploadKey,
 };
 
-/// On whose behalf.
+/// The publisher of images.
 #[derive(Debug, Clone, Args)]
 pub(super) struct Publisher {
-    /// Who publishes; tells apart those who share a project of a cloud
-    #[arg(long, default_value = "jobs", value_name = "NAME", value_parser = word)]
+    /// Name of the publisher; distinguishes publishers that share a project of a cloud
+    #[arg(long, default_value = "jobs", value_name = "NAME", value_parser = parse_identifier)]
     publisher: String,
 }
 
-/// What ends up in the metadata of clouds.
-pub(super) fn word(text: &str) -> Result<String, &'static str> {
+/// Parses a text that becomes part of metadata in clouds.
+pub(super) fn parse_identifier(text: &str) -> Result<String, &'static str> {
     let fits = |char: char| char.is_ascii_alphanumeric() || "-_.".contains(char);
     if text.is_empty() || text.len() > 200 || !text.chars().all(fits) {
         return Err("use letters, digits, dashes, dots and underscores");
@@ -31,11 +31,12 @@ pub(super) fn word(text: &str) -> Result<String, &'static str> {
 }
 
 impl Publisher {
-    /// No installation has such an id, so no launcher takes a published image for its own.
+    /// Returns a system id that no installation has, so that launchers ignore published images.
     pub(super) fn system(&self) -> SystemId {
         SystemId::new(format!("publisher:{}", self.publisher))
     }
 
+    /// Returns the tags of a publication.
     pub(super) fn tags(&self, image: &str, id: &str) -> Tags {
         Tags {
             system: Some(self.system()),
@@ -47,7 +48,7 @@ impl Publisher {
         }
     }
 
-    /// Those of `images` that carry our mark, and the name of `image` if one is given; the newest first.
+    /// Returns those of `images` with our tags, and of `image` if it is given, the newest first.
     pub(super) fn select(&self, image: Option<&str>, images: Vec<CloudImage>) -> Vec<Published> {
         let system = self.system();
         let mut ours: Vec<Published> = images
@@ -65,8 +66,8 @@ impl Publisher {
     }
 }
 
-/// Drivers are told the record of an upload. A publication has none: they go by its tags, or by what the cloud calls it.
-pub(super) fn no_record(
+/// Returns an upload key for drivers. A publication has no upload record; drivers find it by tags or by its cloud id.
+pub(super) fn publication_key(
     image: &str,
     provider: &ProviderName,
     build: BuildId,
@@ -81,79 +82,83 @@ pub(super) fn no_record(
     })
 }
 
-/// An image with our mark.
+/// An image with our tags.
 #[derive(Debug, Clone)]
 pub(super) struct Published {
     pub(super) publication: Publication,
     pub(super) cloud: CloudImage,
 }
 
-/// What is to become of an image.
+/// Whether an image is kept or deleted, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fate {
-    Stays(&'static str),
-    Goes(&'static str),
+pub(super) enum PruneDecision {
+    Keep(&'static str),
+    Delete(&'static str),
 }
 
-/// All but the newest `keep` that are complete, of each image, unless machines are made from them.
-pub(super) fn superfluous(
+/// Selects all complete images but the newest `keep` of each name, unless nodes boot from them.
+pub(super) fn find_superseded(
     images: &[Published],
     keep: usize,
     in_use: &BTreeSet<ExternalId>,
-) -> Vec<Fate> {
+) -> Vec<PruneDecision> {
     let mut complete = HashMap::new();
-    let fate = |one: &Published| {
+    let decision = |one: &Published| {
         if one.cloud.status != ImageStatus::Active {
-            return Fate::Stays("not complete; `nodeyard image leaks` looks after it");
+            return PruneDecision::Keep("not complete; see `nodeyard image leaks`");
         }
         let newer = complete.entry(one.publication.image.clone()).or_insert(0);
         *newer += 1;
         if *newer <= keep {
-            Fate::Stays("among the newest")
+            PruneDecision::Keep("among the newest")
         } else if in_use.contains(&one.cloud.id) {
-            Fate::Stays("in use")
+            PruneDecision::Keep("in use")
         } else {
-            Fate::Goes("superfluous")
+            PruneDecision::Delete("superfluous")
         }
     };
-    images.iter().map(fate).collect()
+    images.iter().map(decision).collect()
 }
 
-/// When something counts as left behind.
+/// When an incomplete image counts as left behind.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Patience<'a> {
-    /// What is not complete after this time never will be.
+pub(super) struct LeakCriteria<'a> {
+    /// The age after which an incomplete image counts as left behind.
     pub(super) older_than: Duration,
-    /// The publications of this build are over.
+    /// The id of a publication whose job has ended.
     pub(super) ended: Option<&'a str>,
     pub(super) now: Timestamp,
 }
 
-/// What aborted jobs have left: images that will never be complete, and the second of two that one job made because the
-/// answer to the first was lost.
-pub(super) fn left_behind(
+/// Selects what aborted jobs have left: incomplete images, and duplicates that a job created because the response to
+/// the first request was lost.
+pub(super) fn find_leaks(
     images: &[Published],
-    patience: Patience<'_>,
+    criteria: LeakCriteria<'_>,
     in_use: &BTreeSet<ExternalId>,
-) -> Vec<Fate> {
+) -> Vec<PruneDecision> {
     let mut seen = BTreeSet::new();
-    let fate = |one: &Published| {
+    let decision = |one: &Published| {
         let old = one
             .cloud
             .created
-            .is_some_and(|created| patience.now.since(created) >= patience.older_than);
-        let ended = patience.ended == Some(&*one.publication.id);
+            .is_some_and(|created| criteria.now.since(created) >= criteria.older_than);
+        let ended = criteria.ended == Some(&*one.publication.id);
         match one.cloud.status {
-            ImageStatus::Failed => Fate::Goes("broken"),
-            ImageStatus::Pending if ended => Fate::Goes("not complete, and its job is over"),
-            ImageStatus::Pending if old => Fate::Goes("not complete after so long"),
-            ImageStatus::Pending => Fate::Stays("not complete; its job may be at it"),
-            ImageStatus::Active if seen.insert(one.publication.clone()) => Fate::Stays("complete"),
-            ImageStatus::Active if in_use.contains(&one.cloud.id) => Fate::Stays("in use"),
-            ImageStatus::Active => Fate::Goes("published twice"),
+            ImageStatus::Failed => PruneDecision::Delete("broken"),
+            ImageStatus::Pending if ended => {
+                PruneDecision::Delete("not complete, and its job has ended")
+            }
+            ImageStatus::Pending if old => PruneDecision::Delete("not complete for too long"),
+            ImageStatus::Pending => PruneDecision::Keep("not complete; its job may be running"),
+            ImageStatus::Active if seen.insert(one.publication.clone()) => {
+                PruneDecision::Keep("complete")
+            }
+            ImageStatus::Active if in_use.contains(&one.cloud.id) => PruneDecision::Keep("in use"),
+            ImageStatus::Active => PruneDecision::Delete("published twice"),
         }
     };
-    images.iter().map(fate).collect()
+    images.iter().map(decision).collect()
 }
 
 #[cfg(test)]
@@ -181,15 +186,15 @@ mod tests {
         }
     }
 
-    fn ids(images: &[Published], fates: &[Fate]) -> Vec<String> {
-        let gone = images.iter().zip(fates);
-        gone.filter(|(_, fate)| matches!(fate, Fate::Goes(_)))
+    fn ids(images: &[Published], decisions: &[PruneDecision]) -> Vec<String> {
+        let gone = images.iter().zip(decisions);
+        gone.filter(|(_, decision)| matches!(decision, PruneDecision::Delete(_)))
             .map(|(image, _)| image.cloud.id.to_string())
             .collect()
     }
 
     #[test]
-    fn only_what_carries_the_mark_is_selected() {
+    fn only_tagged_images_are_selected() {
         let ours = publisher("jobs");
         let tags = ours.tags("jammy", "b1");
         let unnamed = Tags {
@@ -219,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_of_each_image_and_those_in_use_stay() {
+    fn the_newest_images_and_those_in_use_are_kept() {
         let ours = publisher("jobs");
         let mut images = Vec::new();
         for (number, name) in ["jammy", "noble"].into_iter().enumerate() {
@@ -238,15 +243,15 @@ mod tests {
         ));
         let images = ours.select(None, images);
         let in_use = BTreeSet::from(["jammy-3".into()]);
-        let fates = superfluous(&images, 2, &in_use);
-        let mut gone = ids(&images, &fates);
+        let decisions = find_superseded(&images, 2, &in_use);
+        let mut gone = ids(&images, &decisions);
         gone.sort();
         assert_eq!(gone, ["jammy-2", "noble-2", "noble-3"]);
-        assert!(ids(&images, &superfluous(&images, 9, &in_use)).is_empty());
+        assert!(ids(&images, &find_superseded(&images, 9, &in_use)).is_empty());
     }
 
     #[test]
-    fn what_nobody_finishes_is_left_behind() {
+    fn abandoned_uploads_and_duplicates_are_leaks() {
         let ours = publisher("jobs");
         let images = vec![
             image("old", 10.0, ImageStatus::Pending, &ours.tags("jammy", "b1")),
@@ -282,20 +287,20 @@ mod tests {
             ),
         ];
         let images = ours.select(None, images);
-        let mut patience = Patience {
+        let mut criteria = LeakCriteria {
             older_than: Duration::from_secs(60),
             ended: None,
             now: Timestamp::from_secs(100.0).unwrap(),
         };
-        let judge = |patience, in_use: &[&str]| {
+        let judge = |criteria, in_use: &[&str]| {
             let in_use = in_use.iter().map(|id| (*id).into()).collect();
-            let mut gone = ids(&images, &left_behind(&images, patience, &in_use));
+            let mut gone = ids(&images, &find_leaks(&images, criteria, &in_use));
             gone.sort();
             gone
         };
-        assert_eq!(judge(patience, &[]), ["broken", "first", "old"]);
-        assert_eq!(judge(patience, &["first"]), ["broken", "old"]);
-        patience.ended = Some("b2");
-        assert_eq!(judge(patience, &[]), ["broken", "first", "old", "young"]);
+        assert_eq!(judge(criteria, &[]), ["broken", "first", "old"]);
+        assert_eq!(judge(criteria, &["first"]), ["broken", "old"]);
+        criteria.ended = Some("b2");
+        assert_eq!(judge(criteria, &[]), ["broken", "first", "old", "young"]);
     }
 }

@@ -1,4 +1,4 @@
-//! Waiting for a build that was asked for, with a line that says how far it is.
+//! Waits for a requested build and shows its progress.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,24 +15,24 @@ use tokio::time::sleep;
 
 use crate::commands::builder::job_server;
 use crate::commands::nodepool::images;
-use crate::context::Context;
+use crate::context::CommandContext;
 use crate::progress_line::ProgressLine;
 
-/// The progress is written once a second; there is no sense in looking more often.
+/// The interval of checks. The progress is recorded once a second.
 const INTERVAL: Duration = Duration::from_millis(500);
 
-/// For each job server to say who answers what.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// The timeout for listing the functions of a job server.
+const LIST_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A steward notes why a build failed right after its record says that it did. So often it is looked for.
-const LOOKS: u32 = 20;
+/// How often to check for the reason of a failure, which the steward records shortly after the failure.
+const MAX_CHECKS: u32 = 20;
 
 const BAR: usize = 30;
 
-/// Asks for a build, and stays until it is everywhere if it is to.
+/// Requests a build and, with `wait`, waits until it is ready and uploaded.
 pub(in crate::commands) async fn request_build(
     registry: &Registry,
-    context: &Context,
+    context: &CommandContext,
     image: &ImageName,
     wait: bool,
 ) -> anyhow::Result<()> {
@@ -44,24 +44,24 @@ pub(in crate::commands) async fn request_build(
     }
 }
 
-/// The builds there are.
+/// Returns the existing builds.
 async fn builds(registry: &Registry, image: &ImageName) -> anyhow::Result<BTreeSet<BuildId>> {
     let builds = registry.images().builds(image).await?;
     Ok(builds.into_iter().map(|(key, _)| key.build).collect())
 }
 
-/// Returns when a build that was not there `before` is ready and every provider has it whose uploads are not suspended.
+/// Returns when a build that is not in `before` is ready and uploaded to every provider whose uploads are not paused.
 pub(super) async fn for_build(
     registry: &Registry,
-    context: &Context,
+    context: &CommandContext,
     image: &ImageName,
     before: &BTreeSet<BuildId>,
 ) -> anyhow::Result<()> {
     let config = context.load()?;
-    let (paused, providers) = takers(config.as_deref(), image);
+    let (paused, providers) = split_providers(config.as_deref(), image);
     let records = registry.images();
     let mut line = ProgressLine::default();
-    let mut looks = 0;
+    let mut checks = 0;
     loop {
         let builds = records.builds(image).await?;
         let newest = builds
@@ -71,23 +71,25 @@ pub(super) async fn for_build(
         match newest {
             None => {
                 let why = match &config {
-                    Some(config) => waits(registry, config, image).await?,
+                    Some(config) => describe_wait(registry, config, image).await?,
                     None => WORKER.to_owned(),
                 };
                 line.show(&format!("{why}; `nodeyard image why {image}` says more"))?;
             }
             Some((key, build)) => match build.value.state {
                 BuildState::Failed => {
-                    looks += 1;
+                    checks += 1;
                     let why = match why_failed(registry, &key).await? {
-                        None if looks >= LOOKS => Some("no reason is known".to_owned()),
+                        None if checks >= MAX_CHECKS => Some("unknown reason".to_owned()),
                         why => why,
                     };
                     if let Some(why) = why {
                         bail!("the build of {image} failed: {why}");
                     }
                 }
-                BuildState::Building => line.show(&told(registry, &key, BUILDING).await?)?,
+                BuildState::Building => {
+                    line.show(&describe_step(registry, &key, BUILDING).await?)?;
+                }
                 BuildState::Deleting => bail!("the build {image}-{} is being deleted", key.build),
                 BuildState::Ready => {
                     let mut missing = providers.clone();
@@ -99,12 +101,12 @@ pub(super) async fn for_build(
                         }
                     }
                     if missing.is_empty() {
-                        let paused = without(&paused);
+                        let paused = describe_paused(&paused);
                         line.finish(&format!("{image}-{} is ready{paused}", key.build))?;
                         return Ok(());
                     }
                     let what = uploading(registry, &key, &missing).await?;
-                    line.show(&told(registry, &key, &what).await?)?;
+                    line.show(&describe_step(registry, &key, &what).await?)?;
                 }
             },
         }
@@ -112,16 +114,20 @@ pub(super) async fn for_build(
     }
 }
 
-/// The providers that take an image: those whose uploads of it are suspended, and the others.
-fn takers(config: Option<&Config>, image: &ImageName) -> (BTreeSet<String>, BTreeSet<String>) {
-    let takers = config
+/// Returns the providers of an image whose uploads are paused, and the others.
+fn split_providers(
+    config: Option<&Config>,
+    image: &ImageName,
+) -> (BTreeSet<String>, BTreeSet<String>) {
+    let split_providers = config
         .into_iter()
         .flat_map(|config| config.providers_of_image(image.as_str()))
         .filter(|provider| provider.manages_images());
-    let (paused, others): (Vec<&Provider>, Vec<&Provider>) = takers.partition(|provider| {
-        let paused = provider.paused_diskimages();
-        paused.iter().any(|name| name.as_str() == image.as_str())
-    });
+    let (paused, others): (Vec<&Provider>, Vec<&Provider>) =
+        split_providers.partition(|provider| {
+            let paused = provider.paused_diskimages();
+            paused.iter().any(|name| name.as_str() == image.as_str())
+        });
     let names = |providers: Vec<&Provider>| {
         let names = providers.iter().map(|provider| provider.name().to_owned());
         names.collect()
@@ -129,8 +135,8 @@ fn takers(config: Option<&Config>, image: &ImageName) -> (BTreeSet<String>, BTre
     (names(paused), names(others))
 }
 
-/// Where it is not, since somebody wants it so.
-fn without(paused: &BTreeSet<String>) -> String {
+/// Describes the providers whose uploads are paused.
+fn describe_paused(paused: &BTreeSet<String>) -> String {
     if paused.is_empty() {
         return String::new();
     }
@@ -138,7 +144,7 @@ fn without(paused: &BTreeSet<String>) -> String {
     format!("; uploads to {} are paused", names.join(", "))
 }
 
-/// Why a build failed, if that is noted: as a failure of the image, or as one of the build of Zuul that it came from.
+/// Returns why a build failed, if it is recorded: for the image, or for the Zuul build that it came from.
 async fn why_failed(registry: &Registry, key: &BuildKey) -> anyhow::Result<Option<String>> {
     let tree = &**registry.tree();
     let mut notes = Notes::read(tree, &key.image).await?;
@@ -154,49 +160,53 @@ async fn why_failed(registry: &Registry, key: &BuildKey) -> anyhow::Result<Optio
 
 const BUILDING: &str = "building";
 const WORKER: &str = "waits for a worker";
-const UNDER_WAY: &str = "waits for a build that is under way";
+const IN_PROGRESS: &str = "waits for a build that is under way";
 
-/// Why no build has begun. It says no times, so that it changes only with what it says.
-async fn waits(registry: &Registry, config: &Config, image: &ImageName) -> anyhow::Result<String> {
-    let functions = Functions::ask(&job_server::known(config)?, PATIENCE).await;
+/// Returns why no build has started. The text contains no times, so that the line changes only with the reason.
+async fn describe_wait(
+    registry: &Registry,
+    config: &Config,
+    image: &ImageName,
+) -> anyhow::Result<String> {
+    let functions = Functions::ask(&job_server::find(config)?, LIST_TIMEOUT).await;
     let picture = steward::draw(registry, config, &functions, image).await?;
     let plan = decide(&picture, &Pace::default(), now());
     Ok(match &plan.explanation.build {
-        BuildVerdict::Imported(report) => waits_for_zuul(report),
+        BuildVerdict::Imported(report) => describe_zuul_wait(report),
         BuildVerdict::Paused { .. } => "is paused".to_owned(),
         BuildVerdict::NoFormats => "waits for a provider that takes it".to_owned(),
-        BuildVerdict::Waits { wait, .. } => waits_for(wait),
-        BuildVerdict::UnderWay { .. } | BuildVerdict::Resumes { .. } => UNDER_WAY.to_owned(),
+        BuildVerdict::Waits { wait, .. } => describe_wait_reason(wait),
+        BuildVerdict::UnderWay { .. } | BuildVerdict::Resumes { .. } => IN_PROGRESS.to_owned(),
         _ => WORKER.to_owned(),
     })
 }
 
-fn waits_for_zuul(report: &ImportReport) -> String {
+fn describe_zuul_wait(report: &ImportReport) -> String {
     if let Some(error) = &report.error {
-        return format!("waits for Zuul, which did not say what it has: {error}");
+        return format!("waits for Zuul, because polling failed: {error}");
     }
     match &report.verdict {
-        ImportVerdict::Asks => "waits for Zuul to say what it has".to_owned(),
+        ImportVerdict::Asks => "waits for the first poll of Zuul".to_owned(),
         ImportVerdict::Nothing | ImportVerdict::UpToDate { .. } => {
-            "waits for Zuul, which has no build that can be used".to_owned()
+            "waits for Zuul, which has no usable build".to_owned()
         }
-        ImportVerdict::Waits { wait, .. } => waits_for(wait),
+        ImportVerdict::Waits { wait, .. } => describe_wait_reason(wait),
         ImportVerdict::Begins { .. } => WORKER.to_owned(),
-        ImportVerdict::UnderWay { .. } => UNDER_WAY.to_owned(),
+        ImportVerdict::UnderWay { .. } => IN_PROGRESS.to_owned(),
     }
 }
 
-fn waits_for(wait: &Wait) -> String {
+fn describe_wait_reason(wait: &Wait) -> String {
     match wait {
         Wait::BackOff { reason, .. } => {
-            format!("waits to be tried again, since it failed: {reason}")
+            format!("waits for a retry after a failure: {reason}")
         }
         Wait::Worker { .. } => WORKER.to_owned(),
         Wait::JobServer { reason } => format!("waits for a job server: {reason}"),
     }
 }
 
-/// Where it is still missing, and why the last try failed.
+/// Describes which providers lack the build, and why the last attempt failed.
 async fn uploading(
     registry: &Registry,
     key: &BuildKey,
@@ -219,8 +229,8 @@ async fn uploading(
     Ok(format!("uploading to {}", missing.join(", ")))
 }
 
-/// What is done, with a bar for each job whose worker says how far it is.
-async fn told(registry: &Registry, key: &BuildKey, what: &str) -> anyhow::Result<String> {
+/// Describes the current step, with a progress bar for each job that reports progress.
+async fn describe_step(registry: &Registry, key: &BuildKey, what: &str) -> anyhow::Result<String> {
     let jobs = progress::list(&**registry.tree(), &key.image).await?;
     let jobs = jobs.iter().filter(|job| job.build == key.build);
     let bars = jobs
@@ -230,7 +240,7 @@ async fn told(registry: &Registry, key: &BuildKey, what: &str) -> anyhow::Result
 }
 
 fn progress_line(key: &BuildKey, what: &str, bars: impl Iterator<Item = String>) -> String {
-    // The whole id would leave no room for the bar on a terminal of 80 columns.
+    // A full id would leave no room for the bar on a terminal of 80 columns.
     let mut text = format!("{}-{:.8}: {what}", key.image, key.build.to_string());
     for bar in bars {
         text.push_str("  ");
@@ -258,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bar_never_leaves_its_frame() {
+    fn a_bar_has_a_fixed_width() {
         assert_eq!(bar(0, 0), format!("[{}]   0 %", "-".repeat(BAR)));
         assert_eq!(bar(9, 3), format!("[{}] 100 %", "#".repeat(BAR)));
         assert!(bar(1, 2).ends_with("]  50 %"));

@@ -1,4 +1,4 @@
-//! Why an image is (not) being built, uploaded or deleted: the stewards' own plan, made from the same picture.
+//! Explains why an image is (not) being built, uploaded or deleted, with the plan that stewards compute.
 
 use std::io::{self, Write as _};
 use std::time::Duration;
@@ -12,23 +12,23 @@ use nodeyard_store::registry::Registry;
 use serde::Serialize;
 
 use crate::commands::builder::job_server;
-use crate::context::Context;
-use crate::output::{self, Format};
+use crate::context::CommandContext;
+use crate::output::{self, OutputFormat};
 
-/// For each job server to say who answers what.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// The timeout for listing the functions of a job server.
+const LIST_TIMEOUT: Duration = Duration::from_secs(3);
 
 #[derive(Debug, Serialize)]
-struct Explained {
+struct ExplainedImage {
     #[serde(flatten)]
     explanation: Explanation,
-    /// How far those are that are under way.
+    /// The progress of running jobs.
     jobs: Vec<Progress>,
 }
 
 pub(in crate::commands) async fn explain(
     registry: &Registry,
-    context: &Context,
+    context: &CommandContext,
     image: Option<ImageName>,
 ) -> anyhow::Result<()> {
     let config = context.require()?;
@@ -37,29 +37,29 @@ pub(in crate::commands) async fn explain(
         Some(image) => {
             ensure!(
                 known.contains(&image),
-                "there is no image {image}, neither in the configuration nor in the store"
+                "no image {image} in the configuration or in the store"
             );
             vec![image]
         }
         None => known.into_iter().collect(),
     };
-    let functions = Functions::ask(&job_server::known(&config)?, PATIENCE).await;
+    let functions = Functions::ask(&job_server::find(&config)?, LIST_TIMEOUT).await;
     let mut explanations = Vec::with_capacity(images.len());
     for image in &images {
         let picture = steward::draw(registry, &config, &functions, image).await?;
-        explanations.push(Explained {
+        explanations.push(ExplainedImage {
             explanation: decide(&picture, &Pace::default(), now()).explanation,
             jobs: progress::list(&**registry.tree(), image).await?,
         });
     }
     match context.format {
-        Format::Json | Format::Yaml => output::document(&explanations, context.format),
-        Format::Table => {
+        OutputFormat::Json | OutputFormat::Yaml => output::document(&explanations, context.format),
+        OutputFormat::Table => {
             let mut out = io::stdout().lock();
-            for Explained { explanation, jobs } in &explanations {
+            for ExplainedImage { explanation, jobs } in &explanations {
                 write!(out, "{}", explanation.told_at(now()))?;
                 for job in jobs {
-                    writeln!(out, "  {}", told(job))?;
+                    writeln!(out, "  {}", describe_job(job))?;
                 }
                 writeln!(out)?;
             }
@@ -68,7 +68,7 @@ pub(in crate::commands) async fn explain(
     }
 }
 
-fn told(job: &Progress) -> String {
+fn describe_job(job: &Progress) -> String {
     let build = job.build;
     let what = match &job.provider {
         Some(provider) => format!("upload of {build} to {provider}"),
@@ -76,6 +76,6 @@ fn told(job: &Progress) -> String {
     };
     match job.percent() {
         Some(percent) => format!("{what}: {percent} % done"),
-        None => format!("{what}: under way; its worker has reported no progress yet"),
+        None => format!("{what}: running; no progress reported yet"),
     }
 }

@@ -1,6 +1,6 @@
-//! The text of the configuration, put together from parts that are files of their own beside this one.
+//! The text of the configuration, combined from template files beside this one.
 
-use super::{KEY, Machines, SCRIPT};
+use super::{KEY, LocalDriver, SCRIPT};
 
 const HEAD: &str = include_str!("head.yaml");
 const CONTAINER: &str = include_str!("container.yaml");
@@ -8,29 +8,29 @@ const QEMU: &str = include_str!("qemu.yaml");
 const FAKE: &str = include_str!("fake.yaml");
 const TAIL: &str = include_str!("tail.yaml");
 
-/// What differs from one place to the next.
+/// The values that are filled into the templates.
 #[derive(Debug)]
-pub(super) struct Parts<'a> {
+pub(super) struct ConfigTemplate<'a> {
     /// Absolute, in one line, without single quotes.
     pub(super) directory: &'a str,
-    pub(super) drivers: &'a [Machines],
-    /// Where the container runtime listens, if that is not found without being told.
+    pub(super) drivers: &'a [LocalDriver],
+    /// The socket of the container runtime, if it is not at a standard path.
     pub(super) socket: Option<&'a str>,
     pub(super) public_key: &'a str,
 }
 
-impl Parts<'_> {
+impl ConfigTemplate<'_> {
     pub(super) fn text(&self) -> String {
         let inside = |name: &str| format!("{}/{name}", self.directory.trim_end_matches('/'));
         let labels: String = self
             .drivers
             .iter()
-            .map(|machines| format!("  - name: {}\n    min-ready: 1\n", label(*machines)))
+            .map(|driver| format!("  - name: {}\n    min-ready: 1\n", label(*driver)))
             .collect();
         let providers: String = self
             .drivers
             .iter()
-            .map(|machines| provider(*machines))
+            .map(|driver| provider(*driver))
             .collect();
         let socket = self.socket.map_or_else(String::new, |path| {
             format!(
@@ -57,31 +57,31 @@ impl Parts<'_> {
     }
 }
 
-pub(super) fn label(machines: Machines) -> &'static str {
-    match machines {
-        Machines::Container => "debian-container",
-        Machines::Qemu => "debian-vm",
-        Machines::Fake => "debian-simulated",
+pub(super) fn label(driver: LocalDriver) -> &'static str {
+    match driver {
+        LocalDriver::Container => "debian-container",
+        LocalDriver::Qemu => "debian-vm",
+        LocalDriver::Fake => "debian-simulated",
     }
 }
 
-/// The one that has the label.
-fn provider(machines: Machines) -> &'static str {
-    match machines {
-        Machines::Container => CONTAINER,
-        Machines::Qemu => QEMU,
-        Machines::Fake => FAKE,
+/// Returns the template of the provider with the label.
+fn provider(driver: LocalDriver) -> &'static str {
+    match driver {
+        LocalDriver::Container => CONTAINER,
+        LocalDriver::Qemu => QEMU,
+        LocalDriver::Fake => FAKE,
     }
 }
 
-/// Texts that mean themselves, in YAML as well as in a shell.
+/// Returns whether a text needs no quoting in YAML and in a shell.
 fn is_plain(text: &str) -> bool {
     let plain = |char: char| char.is_ascii_alphanumeric() || "/._-+@".contains(char);
     text.starts_with(|char: char| char == '/' || char.is_ascii_alphabetic())
         && text.chars().all(plain)
 }
 
-/// As a value in YAML. JSON's strings are YAML's, too.
+/// Quotes a YAML value. JSON's strings are valid YAML.
 fn scalar(text: &str) -> String {
     if is_plain(text) {
         text.to_owned()
@@ -90,7 +90,7 @@ fn scalar(text: &str) -> String {
     }
 }
 
-/// As one word of a command line.
+/// Quotes a word of a command line.
 pub(super) fn shell_word(text: &str) -> String {
     if is_plain(text) {
         text.to_owned()
@@ -109,10 +109,10 @@ mod tests {
 
     fn check(
         directory: &str,
-        drivers: &[Machines],
+        drivers: &[LocalDriver],
         socket: Option<&str>,
     ) -> nodeyard_config::Config {
-        let parts = Parts {
+        let parts = ConfigTemplate {
             directory,
             drivers,
             socket,
@@ -127,14 +127,14 @@ mod tests {
     }
 
     #[test]
-    fn every_combination_is_a_configuration_without_a_mistake() {
-        let all = [Machines::Container, Machines::Qemu, Machines::Fake];
+    fn every_combination_is_a_valid_configuration() {
+        let all = [LocalDriver::Container, LocalDriver::Qemu, LocalDriver::Fake];
         for bits in 1..8_usize {
-            let chosen: Vec<Machines> = all
+            let chosen: Vec<LocalDriver> = all
                 .into_iter()
                 .enumerate()
                 .filter(|(at, _)| bits & (1 << at) != 0)
-                .map(|(_, machines)| machines)
+                .map(|(_, driver)| driver)
                 .collect();
             for socket in [None, Some("/run/my own.sock")] {
                 let config = check("/srv/yard", &chosen, socket);
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_directories_stay_what_they_are() {
+    fn special_characters_in_directories_are_quoted() {
         for directory in [
             "/srv/my yard",
             "/srv/#yard: {a}",
@@ -153,7 +153,7 @@ mod tests {
             "/srv/jård",
             "/",
         ] {
-            let config = check(directory, &[Machines::Fake], None);
+            let config = check(directory, &[LocalDriver::Fake], None);
             let expected = format!("{}/state", directory.trim_end_matches('/'));
             assert_eq!(config.state_dir.as_deref(), Some(expected.as_str()));
         }

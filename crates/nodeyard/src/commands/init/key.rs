@@ -1,4 +1,4 @@
-//! The key for the first login.
+//! The SSH key for the first login.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
@@ -9,10 +9,10 @@ use anyhow::Context as _;
 use russh::keys::ssh_key::LineEnding;
 use russh::keys::{Algorithm, PrivateKey, key};
 
-/// The public half of the key in a file, which is made if it is not there.
+/// Returns the public key of a private key file, which is created if it does not exist.
 pub(super) fn make_or_read(path: &Path) -> anyhow::Result<String> {
     let public_path = path.with_added_extension("pub");
-    let cannot = |what: &str, path: &Path| format!("cannot {what} {}", path.display());
+    let cannot = |what: &str, path: &Path| format!("failed to {what} {}", path.display());
     let key = match fs::read_to_string(path) {
         Ok(text) => PrivateKey::from_openssh(&text).with_context(|| {
             format!(
@@ -38,7 +38,7 @@ pub(super) fn make_or_read(path: &Path) -> anyhow::Result<String> {
     Ok(public)
 }
 
-/// Whole from the moment that it has its name.
+/// Writes a file atomically.
 fn write(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let draft = path.with_added_extension("new");
     match fs::remove_file(&draft) {
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_made_once_and_is_nobody_elses_business() {
+    fn a_key_is_created_once_and_private() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("id");
         let public = make_or_read(&path).unwrap();

@@ -1,4 +1,4 @@
-//! From the configuration of a provider to its driver.
+//! Creates the drivers of providers from their configuration.
 
 #[cfg(feature = "kubernetes")]
 mod clusters;
@@ -22,18 +22,18 @@ use tokio::sync::watch;
 
 use crate::store_access;
 
-/// Makes drivers. Everything in this process shares one, so that it sees the same simulated clouds.
-pub(crate) struct Drivers {
-    /// Where simulated clouds are, if not in this process.
+/// Creates drivers. There is one per process, so that all users see the same simulated clouds.
+pub(crate) struct DriverBuilder {
+    /// The URL of simulated clouds in another process.
     cloud_url: Option<String>,
-    /// Simulated clouds in this process; they outlive changes of the configuration.
+    /// The simulated clouds in this process, which survive configuration changes.
     clouds: Mutex<HashMap<String, Arc<fake::World>>>,
     scanner: Arc<dyn Scanner>,
-    /// Of images that are built, some drivers have to know more than their own section says.
+    /// Some drivers need more than their own section to know their built images.
     config: watch::Receiver<Arc<Config>>,
 }
 
-impl Drivers {
+impl DriverBuilder {
     pub(super) fn new(
         cloud_url: Option<String>,
         scanner: Arc<dyn Scanner>,
@@ -61,8 +61,9 @@ impl Drivers {
 
     fn qemu(&self, section: &Qemu, owner: Owner) -> Result<QemuDriver, Error> {
         let config = Arc::clone(&self.config.borrow());
-        let state_dir = store_access::state_dir(Some(&config))
-            .map_err(|cause| Error::permanent("there is no place for machines").because(cause))?;
+        let state_dir = store_access::state_dir(Some(&config)).map_err(|cause| {
+            Error::permanent("failed to find the state directory for machines").because(cause)
+        })?;
         let username = |image: &str| Some(config.images.get(image)?.username.clone());
         let options = qemu::Options::of(section, owner, &state_dir, username)?;
         Ok(QemuDriver::new(options))
@@ -75,13 +76,13 @@ impl Drivers {
             Arc::new(fake::World::new(options, Clock::system()))
         });
         let transport = fake::connect(self.cloud_url.as_deref(), world, name).map_err(|cause| {
-            Error::permanent("the simulated cloud cannot be reached").because(cause)
+            Error::permanent("failed to connect to the simulated cloud").because(cause)
         })?;
         let options = fake::Options::of(section, owner)?;
         Ok(fake::FakeDriver::new(options, transport))
     }
 
-    /// A driver that needs no other provider.
+    /// Creates a driver that does not depend on other providers.
     pub(crate) fn of_cloud(
         &self,
         provider: &config::Provider,
@@ -97,7 +98,7 @@ impl Drivers {
             }
             config::Driver::Container(section) => Ok(Arc::new(self.container(section, owner)?)),
             config::Driver::Metastatic(_) => Err(Error::permanent(
-                "its machines are those of other providers; only a launcher deals with them",
+                "slots on machines of other providers are managed by a launcher only",
             )),
             config::Driver::Qemu(section) => Ok(Arc::new(self.qemu(section, owner)?)),
             #[cfg(feature = "kubernetes")]
@@ -108,7 +109,7 @@ impl Drivers {
             #[cfg(feature = "openstack")]
             config::Driver::OpenStack(section) => {
                 let options = openstack::Options::of(section, owner)?;
-                let around = openstack::Surroundings::of_process();
+                let around = openstack::ProcessEnvironment::current();
                 Ok(Arc::new(OpenStackDriver::connect(options, &around)?))
             }
             #[cfg(feature = "kubernetes")]
@@ -122,18 +123,18 @@ impl Drivers {
                 Ok(clusters::openshiftpods(section, owner, scanner))
             }
             config::Driver::Aws(_) => Err(Error::permanent(
-                "the `aws` driver is not part of this program: keep the provider in the file of a Nodepool launcher",
+                "the `aws` driver is not implemented; keep the provider in the configuration of a Nodepool launcher",
             )),
             #[cfg(not(all(feature = "kubernetes", feature = "openstack")))]
             other => Err(Error::permanent(format!(
-                "this program was built without the `{}` driver: build it with default features",
+                "this program was built without the `{}` driver; build it with default features",
                 other.name()
             ))),
         }
     }
 }
 
-impl nodeyard_launcher::DriverFactory for Drivers {
+impl nodeyard_launcher::DriverFactory for DriverBuilder {
     fn make(
         &self,
         provider: &config::Provider,
@@ -150,7 +151,7 @@ impl nodeyard_launcher::DriverFactory for Drivers {
     }
 }
 
-impl nodeyard_builder::worker::DriverFactory for Drivers {
+impl nodeyard_builder::worker::DriverFactory for DriverBuilder {
     fn make(&self, provider: &config::Provider, owner: Owner) -> Result<Arc<dyn Driver>, Error> {
         self.of_cloud(provider, owner)
     }

@@ -1,11 +1,11 @@
-//! The HTTP API and the keeper of leases beside a launcher.
+//! Runs the HTTP API and the lease keeper beside a launcher.
 
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use nodeyard_api::{Metrics, Views};
-use nodeyard_config::{Api, Config};
-use nodeyard_http_api::{HttpApi, LocalToken, Sources};
+use nodeyard_api::{Metrics, StatusViews};
+use nodeyard_config::{ApiConfig, Config};
+use nodeyard_http_api::{ApiSources, HttpApi, LocalToken};
 use nodeyard_lease::{LeaseDependencies, LeaseKeeper, Leases, Options};
 use nodeyard_model::Clock;
 use nodeyard_store::registry::{self, Registry};
@@ -13,33 +13,33 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::outlook::Explainer;
+use super::interfaces::Explainer;
 
-/// What leases are made from.
-pub(super) struct Leasing<'a> {
+/// What leases and the HTTP API need.
+pub(super) struct LeaseServiceParts<'a> {
     pub(super) registry: Registry,
     pub(super) records: registry::Views,
-    pub(super) views: Views,
+    pub(super) views: StatusViews,
     pub(super) metrics: Metrics,
     pub(super) config: watch::Receiver<Arc<Config>>,
     pub(super) explainer: Arc<Explainer>,
     pub(super) ready: watch::Receiver<bool>,
-    /// Allows everything.
+    /// The local token, which allows everything.
     pub(super) local_token: Option<LocalToken>,
     pub(super) hostname: &'a str,
 }
 
-/// A keeper, and an API that has its port.
-pub(super) struct Serving {
+/// The lease keeper, and the HTTP API with its open port.
+pub(super) struct LeaseService {
     keeper: LeaseKeeper,
     api: Option<HttpApi>,
 }
 
-impl Leasing<'_> {
-    /// Takes the port. One that is taken already is an error where `api` is configured, and costs only the API where
-    /// it is not: several launchers may run on a host.
-    pub(super) async fn begin(self) -> anyhow::Result<Serving> {
-        let wanted = self.config.borrow().api != Api::default();
+impl LeaseServiceParts<'_> {
+    /// Opens the port. If `api` is not configured, a port that is in use is not an error, because several launchers may
+    /// run on a host.
+    pub(super) async fn begin(self) -> anyhow::Result<LeaseService> {
+        let wanted = self.config.borrow().api != ApiConfig::default();
         let leases = Leases::open(LeaseDependencies {
             tree: Arc::clone(self.registry.tree()),
             views: self.records,
@@ -48,7 +48,7 @@ impl Leasing<'_> {
         })?;
         self.metrics.add_queue("leases", leases.queue());
         let keeper = LeaseKeeper::new(Options::new(self.hostname), &leases);
-        let sources = Sources {
+        let sources = ApiSources {
             registry: self.registry,
             views: self.views,
             leases,
@@ -68,17 +68,17 @@ impl Leasing<'_> {
             }
             api => Some(api?),
         };
-        Ok(Serving { keeper, api })
+        Ok(LeaseService { keeper, api })
     }
 }
 
-impl Serving {
-    /// Answers requests and keeps leases until `stop`.
+impl LeaseService {
+    /// Serves the API and keeps leases until `stop`.
     pub(super) async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
         let answering = async {
             if let Some(api) = self.api {
                 if let Ok(address) = api.local_addr() {
-                    info!(%address, "HTTP API");
+                    info!(%address, "serving the HTTP API");
                 }
                 api.run(stop.clone()).await;
             }
@@ -91,6 +91,6 @@ impl Serving {
             kept
         };
         let ((), kept) = tokio::join!(answering, keeping);
-        kept.context("the keeper of leases has ended")
+        kept.context("the lease keeper failed")
     }
 }

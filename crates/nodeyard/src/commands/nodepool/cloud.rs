@@ -1,4 +1,4 @@
-//! The commands of `nodepool` that ask a cloud themselves, with the driver that the launcher would use.
+//! The commands of `nodepool` that talk to a cloud themselves, with the launcher's driver.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,26 +7,26 @@ use anyhow::{Context as _, bail};
 use nodeyard_config::Config;
 use nodeyard_driver::{Driver, ExternalId, Owner, ResourceKind, SystemId, Target};
 use nodeyard_model::{NodeId, NodeState, ProviderName, UploadState, now};
-use nodeyard_status::{Cell, Table};
+use nodeyard_status::{Cell, RecordTable};
 use nodeyard_store::registry::{Attempt, Registry};
 use tracing::warn;
 
 use super::{PATIENCE, lists};
-use crate::commands::launcher::{self, Tools};
-use crate::context::Context;
-use crate::exit::Refusal;
+use crate::commands::launcher::{self, LauncherTools};
+use crate::context::CommandContext;
+use crate::exit::OperationRefused;
 
-/// Deletes a node in its cloud and then its record, and returns when both are gone.
+/// Deletes a node in its cloud and then its record.
 pub(super) async fn delete_node(
     registry: &Registry,
     id: NodeId,
-    context: &Context,
+    context: &CommandContext,
 ) -> anyhow::Result<()> {
     let nodes = registry.nodes();
     let mut held = match nodes.lock(id, PATIENCE).await? {
-        Attempt::Gone => bail!(Refusal(format!("Node id {id} not found"))),
+        Attempt::Gone => bail!(OperationRefused(format!("Node id {id} not found"))),
         Attempt::Busy => bail!(
-            "node {id} is locked by whoever uses it; try again when it is returned, or see `nodepool list`"
+            "node {id} is locked by its user; try again when it is released, or see `nodepool list`"
         ),
         Attempt::Held(held) => *held,
     };
@@ -47,7 +47,7 @@ pub(super) async fn delete_node(
         if let Err(error) = deleted {
             held.guard.release().await?;
             return Err(error).with_context(|| {
-                format!("node {id} could not be deleted from {provider}; a launcher will try again")
+                format!("failed to delete node {id} from {provider}; a launcher will retry")
             });
         }
     }
@@ -55,11 +55,11 @@ pub(super) async fn delete_node(
     lists::nodes(registry, Some(id), false, context.format).await
 }
 
-/// Images that Nodepool or we have uploaded, by their tags, and that no record has as ready.
+/// Lists images that Nodepool or Nodeyard uploaded, according to their tags, and that have no ready record.
 pub(super) async fn alien_images(
     registry: &Registry,
     only: Option<&ProviderName>,
-    context: &Context,
+    context: &CommandContext,
 ) -> anyhow::Result<()> {
     let config = configuration(context)?;
     let mut providers = Vec::new();
@@ -72,14 +72,14 @@ pub(super) async fn alien_images(
     if let Some(only) = only
         && providers.is_empty()
     {
-        bail!("there is no provider {only} in the configuration");
+        bail!("no provider {only} in the configuration");
     }
     let mut rows = Vec::new();
     for provider in providers {
         let driver = match driver(registry, &config, &provider).await {
-            // The others are worth knowing without it.
+            // The images of the other providers are still useful.
             Err(error) if only.is_none() => {
-                warn!(%provider, error = &*error as &dyn std::error::Error, "a provider is left out");
+                warn!(%provider, error = &*error as &dyn std::error::Error, "failed to start the driver of a provider; skipping it");
                 continue;
             }
             driver => driver?,
@@ -90,7 +90,7 @@ pub(super) async fn alien_images(
         let known = ready_images(registry, &provider).await?;
         let resources = machines.list().await;
         let resources =
-            resources.with_context(|| format!("{provider} does not list its images"))?;
+            resources.with_context(|| format!("failed to list the images of {provider}"))?;
         for resource in resources {
             let id = resource.id.to_string();
             let ours = resource.kind == ResourceKind::IMAGES && resource.tags.build.is_some();
@@ -104,7 +104,7 @@ pub(super) async fn alien_images(
             }
         }
     }
-    let table = Table::new(
+    let table = RecordTable::new(
         &[
             ("provider", "Provider"),
             ("name", "Name"),
@@ -116,7 +116,7 @@ pub(super) async fn alien_images(
     lists::print(&table, context.format)
 }
 
-fn configuration(context: &Context) -> anyhow::Result<Arc<Config>> {
+fn configuration(context: &CommandContext) -> anyhow::Result<Arc<Config>> {
     context.require()
 }
 
@@ -127,21 +127,21 @@ async fn driver(
 ) -> anyhow::Result<Arc<dyn Driver>> {
     let provider = config.providers.get(name.as_str());
     let provider = provider.with_context(|| {
-        format!("provider {name} is not in the configuration, so its cloud cannot be asked")
+        format!("provider {name} is not in the configuration, so its cloud cannot be accessed")
     })?;
     let owner = Owner {
         system: SystemId::new(registry.system_id().await?),
         provider: name.clone(),
     };
     let (_, in_force) = tokio::sync::watch::channel(Arc::clone(config));
-    let tools = Tools::new(in_force)?;
+    let tools = LauncherTools::new(in_force)?;
     tools
         .drivers
         .of_cloud(provider, owner)
-        .with_context(|| format!("the driver of {name} does not start"))
+        .with_context(|| format!("failed to start the driver of {name}"))
 }
 
-/// What the cloud calls the images of a provider's uploads that are ready.
+/// Returns the cloud ids of the provider's ready uploads.
 async fn ready_images(
     registry: &Registry,
     provider: &ProviderName,

@@ -1,4 +1,4 @@
-//! Forgetting a provider. Its cloud is not asked: this is for providers that no longer exist.
+//! Erases the records of a provider that no longer exists. Its cloud is not touched.
 
 use std::io::{self, BufRead as _, Write as _};
 
@@ -42,7 +42,7 @@ async fn erase_uploads(registry: &Registry, provider: &ProviderName) -> anyhow::
     Ok(())
 }
 
-/// Without locks: whoever has them works for a provider that is not there.
+/// Erases nodes without locking them, because the holders of the locks work for a provider that no longer exists.
 async fn erase_nodes(registry: &Registry, provider: &ProviderName) -> anyhow::Result<()> {
     let tree = registry.tree();
     for (id, stored) in registry.nodes().list().await? {

@@ -1,4 +1,4 @@
-//! Image data in Nodepool's own form: one JSON object from paths to data.
+//! Image data in Nodepool's format: a JSON object that maps paths to data.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -33,7 +33,7 @@ pub(in crate::commands) async fn export(registry: &Registry, file: &Path) -> any
     let text = serde_json::to_vec(&data)?;
     let mut out = ExportFile::open(file)?;
     out.write_all(&text)
-        .with_context(|| format!("cannot write {}", file.display()))?;
+        .with_context(|| format!("failed to write {}", file.display()))?;
     out.finish()
 }
 
@@ -50,12 +50,12 @@ async fn copy(
     Ok(())
 }
 
-/// Everything is looked at before anything is written.
+/// Imports image data. Checks all of it before anything is written.
 pub(in crate::commands) async fn import(registry: &Registry, file: &Path) -> anyhow::Result<()> {
-    let reading = || format!("cannot import {}", file.display());
+    let reading = || format!("failed to import {}", file.display());
     let text = std::fs::read(file).with_context(reading)?;
     let data: BTreeMap<String, String> = serde_json::from_slice(&text)
-        .context("expected one JSON object from paths to data, as export-image-data writes it")
+        .context("expected a JSON object from paths to data, as export-image-data writes it")
         .with_context(reading)?;
     for path in data.keys() {
         let known = matches!(
@@ -64,19 +64,19 @@ pub(in crate::commands) async fn import(registry: &Registry, file: &Path) -> any
         );
         ensure!(
             known,
-            "cannot import {}: {path} is no image data",
+            "failed to import {}: {path} is not image data",
             file.display()
         );
     }
     let tree = registry.tree();
-    // Parents sort before what is below them.
+    // Parents sort before their children.
     for (path, text) in data {
         write(&**tree, &path, Bytes::from(text)).await?;
     }
     Ok(())
 }
 
-/// The number of an upload comes from a counter, which has to be past every number that is in use.
+/// Writes a record. The ids of uploads come from a counter, which must be larger than every id in use.
 async fn write(tree: &dyn Tree, path: &str, data: Bytes) -> anyhow::Result<()> {
     let record = TreePath::new(path)?;
     if let Some(parent) = record.parent() {

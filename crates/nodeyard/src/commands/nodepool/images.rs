@@ -1,4 +1,4 @@
-//! What is done to images, told in Nodepool's words.
+//! Operations on images, with Nodepool's messages.
 
 use anyhow::{anyhow, bail};
 use nodeyard_model::{BuildKey, ImageName, UploadKey, now};
@@ -6,10 +6,10 @@ use nodeyard_operations::{Error, images};
 use nodeyard_store::registry::Registry;
 
 use super::ImageDeleteArgs;
-use crate::context::Context;
-use crate::exit::Refusal;
+use crate::context::CommandContext;
+use crate::exit::OperationRefused;
 
-/// `<image>-<build id>`
+/// Parses `<image>-<build id>`.
 pub(in crate::commands) fn build_key(text: &str) -> Result<BuildKey, String> {
     images::parse_build(text).ok_or_else(|| {
         "expected <image>-<build id>, as in the first column of dib-image-list".to_owned()
@@ -18,16 +18,16 @@ pub(in crate::commands) fn build_key(text: &str) -> Result<BuildKey, String> {
 
 pub(in crate::commands) async fn request_build(
     registry: &Registry,
-    context: &Context,
+    context: &CommandContext,
     image: &ImageName,
 ) -> anyhow::Result<()> {
     let config = context.load()?;
     match images::request_build(registry, config.as_deref(), image).await {
         Err(Error::NotConfigured) => {
-            bail!("there is no image {image} in the configuration, so nobody would build it")
+            bail!("no image {image} in the configuration, so no builder would build it")
         }
         Err(Error::PausedByConfiguration) => {
-            bail!("image {image} is paused in the configuration, so nobody would build it")
+            bail!("image {image} is paused in the configuration, so no builder would build it")
         }
         result => Ok(result?),
     }
@@ -38,8 +38,8 @@ pub(in crate::commands) async fn pause(
     image: &ImageName,
 ) -> anyhow::Result<()> {
     match images::pause(registry, image).await {
-        Err(Error::Unheard) => {
-            bail!("image {image} cannot be paused before something is known of it")
+        Err(Error::UnknownImage) => {
+            bail!("image {image} cannot be paused before a builder has registered it")
         }
         result => Ok(result?),
     }
@@ -56,9 +56,13 @@ pub(in crate::commands) async fn unpause(
 pub(super) async fn delete_build(registry: &Registry, key: &BuildKey) -> anyhow::Result<()> {
     let deleted = images::delete_build(registry, key, now()).await;
     deleted.map_err(|error| match error {
-        Error::Gone => Refusal(format!("Build {}-{} not found", key.image, key.build)).into(),
-        Error::Busy => anyhow!("a builder is at work on this build; try again in a moment"),
-        Error::InProgress => Refusal("Cannot delete a build in progress".to_owned()).into(),
+        Error::Gone => {
+            OperationRefused(format!("Build {}-{} not found", key.image, key.build)).into()
+        }
+        Error::Busy => anyhow!("this build is locked by a builder; try again in a moment"),
+        Error::InProgress => {
+            OperationRefused("Cannot delete a build in progress".to_owned()).into()
+        }
         error => error.into(),
     })
 }
@@ -77,10 +81,10 @@ pub(super) async fn delete_upload(
     };
     let deleted = images::delete_upload(registry, &key, now()).await;
     deleted.map_err(|error| match error {
-        Error::Gone => Refusal("Image upload not found".to_owned()).into(),
-        Error::Busy => anyhow!("a builder is at work on this upload; try again in a moment"),
+        Error::Gone => OperationRefused("Image upload not found".to_owned()).into(),
+        Error::Busy => anyhow!("this upload is locked by a builder; try again in a moment"),
         Error::InProgress => {
-            Refusal("Cannot delete because image upload in progress".to_owned()).into()
+            OperationRefused("Cannot delete because image upload in progress".to_owned()).into()
         }
         error => error.into(),
     })

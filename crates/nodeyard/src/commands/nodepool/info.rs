@@ -1,25 +1,25 @@
-//! `nodepool info`: what the records have of one provider.
+//! `nodepool info`: the records of one provider.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
 
 use nodeyard_model::{BuildKey, NodeId, Opaque, ProviderName, now};
-use nodeyard_status::{Cell, Table};
+use nodeyard_status::{Cell, RecordTable};
 use nodeyard_store::registry::Registry;
 use serde::Serialize;
 
-use crate::output::{self, Format};
+use crate::output::{self, OutputFormat};
 
 #[derive(Serialize)]
-struct Info<'a> {
-    images: &'a Table,
-    nodes: &'a Table,
+struct ProviderRecords<'a> {
+    images: &'a RecordTable,
+    nodes: &'a RecordTable,
 }
 
 pub(super) async fn show(
     registry: &Registry,
     provider: &ProviderName,
-    format: Format,
+    format: OutputFormat,
 ) -> anyhow::Result<()> {
     let images = uploads(registry, provider)
         .await?
@@ -31,7 +31,7 @@ pub(super) async fn show(
                 Cell::List(uploads),
             ]
         });
-    let images = Table::new(
+    let images = RecordTable::new(
         &[
             ("image", "Image Name"),
             ("build_id", "Build ID"),
@@ -42,14 +42,14 @@ pub(super) async fn show(
     );
     let nodes = nodes(registry, provider).await?.into_iter();
     let nodes = nodes.map(|(id, external)| vec![Cell::text(id), Cell::Json(external)]);
-    let nodes = Table::new(
+    let nodes = RecordTable::new(
         &[("id", "ID"), ("server_id", "Server ID")],
         nodes.collect(),
         now(),
     );
     if format.is_document() {
         return output::document(
-            &Info {
+            &ProviderRecords {
                 images: &images,
                 nodes: &nodes,
             },
@@ -66,7 +66,7 @@ pub(super) async fn show(
     Ok(())
 }
 
-/// The uploads of every build to a provider, by their ids.
+/// Returns the ids of the uploads of every build to a provider.
 async fn uploads(
     registry: &Registry,
     provider: &ProviderName,

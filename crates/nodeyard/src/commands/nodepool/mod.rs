@@ -16,14 +16,14 @@ use nodeyard_model::{BuildId, ImageName, NodeId, ProviderName, UploadId};
 use nodeyard_store::registry::{Patience, Registry};
 
 use crate::commands::image::wait;
-use crate::context::Context;
+use crate::context::CommandContext;
 use crate::store_access;
 
-/// How long to wait for a lock that a daemon holds for a moment.
+/// How long to wait for a lock, because daemons hold locks for short moments.
 const PATIENCE: Patience = Patience::For(Duration::from_secs(5));
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum StoreCommand {
+pub(crate) enum NodepoolStoreCommand {
     /// List nodes
     List {
         /// Show all columns
@@ -36,23 +36,23 @@ pub(crate) enum StoreCommand {
     DibImageList,
     /// List the status of images
     ImageStatus,
-    /// List images that carry our names in a provider and that no record knows as ready
+    /// List images in a provider that have our tags and no ready record
     AlienImageList {
         /// Only of this provider
         provider: Option<ProviderName>,
     },
     /// List the current node requests
     RequestList,
-    /// Ask the builders to build an image
+    /// Request a build of an image
     ImageBuild {
         image: ImageName,
-        /// Stay until it is built and uploaded, and show how far it is
+        /// Wait until it is built and uploaded, and show the progress
         #[arg(long)]
         wait: bool,
     },
-    /// Keep an image from being built and uploaded
+    /// Pause builds and uploads of an image
     ImagePause { image: ImageName },
-    /// Take a pause back
+    /// End a pause
     ImageUnpause { image: ImageName },
     /// Delete an image from a provider
     ImageDelete(ImageDeleteArgs),
@@ -71,12 +71,12 @@ pub(crate) enum StoreCommand {
     },
     /// Place a node in the HOLD state
     Hold { id: NodeId },
-    /// Show what is recorded of a provider
+    /// Show the records of a provider
     Info { provider: ProviderName },
-    /// Erase everything that is recorded of a provider; its cloud is not touched
+    /// Erase all records of a provider; its cloud is not touched
     Erase {
         provider: ProviderName,
-        /// Do not ask
+        /// Do not ask for confirmation
         #[arg(long)]
         force: bool,
     },
@@ -98,43 +98,52 @@ pub(crate) struct ImageDeleteArgs {
     build_id: BuildId,
 }
 
-pub(crate) async fn run(command: StoreCommand, context: &Context) -> anyhow::Result<()> {
+pub(crate) async fn run(
+    command: NodepoolStoreCommand,
+    context: &CommandContext,
+) -> anyhow::Result<()> {
     let target = store_access::TargetArgs::default();
     let work = async |registry: &Registry| on_store(command, registry, context).await;
     store_access::with_registry(&target, context, work).await
 }
 
 async fn on_store(
-    command: StoreCommand,
+    command: NodepoolStoreCommand,
     registry: &Registry,
-    context: &Context,
+    context: &CommandContext,
 ) -> anyhow::Result<()> {
     match command {
-        StoreCommand::List { detail } => lists::nodes(registry, None, detail, context.format).await,
-        StoreCommand::ImageList => lists::uploads(registry, context.format).await,
-        StoreCommand::DibImageList => lists::builds(registry, context.format).await,
-        StoreCommand::ImageStatus => lists::image_status(registry, context.format).await,
-        StoreCommand::RequestList => lists::requests(registry, context.format).await,
-        StoreCommand::ImageBuild { image, wait } => {
+        NodepoolStoreCommand::List { detail } => {
+            lists::nodes(registry, None, detail, context.format).await
+        }
+        NodepoolStoreCommand::ImageList => lists::uploads(registry, context.format).await,
+        NodepoolStoreCommand::DibImageList => lists::builds(registry, context.format).await,
+        NodepoolStoreCommand::ImageStatus => lists::image_status(registry, context.format).await,
+        NodepoolStoreCommand::RequestList => lists::requests(registry, context.format).await,
+        NodepoolStoreCommand::ImageBuild { image, wait } => {
             wait::request_build(registry, context, &image, wait).await
         }
-        StoreCommand::ImagePause { image } => images::pause(registry, &image).await,
-        StoreCommand::ImageUnpause { image } => images::unpause(registry, &image).await,
-        StoreCommand::ImageDelete(args) => images::delete_upload(registry, args).await,
-        StoreCommand::DibImageDelete { id } => images::delete_build(registry, &id).await,
-        StoreCommand::Delete { id, now: false } => {
+        NodepoolStoreCommand::ImagePause { image } => images::pause(registry, &image).await,
+        NodepoolStoreCommand::ImageUnpause { image } => images::unpause(registry, &image).await,
+        NodepoolStoreCommand::ImageDelete(args) => images::delete_upload(registry, args).await,
+        NodepoolStoreCommand::DibImageDelete { id } => images::delete_build(registry, &id).await,
+        NodepoolStoreCommand::Delete { id, now: false } => {
             nodes::delete(registry, id, context.format).await
         }
-        StoreCommand::Delete { id, now: true } => cloud::delete_node(registry, id, context).await,
-        StoreCommand::AlienImageList { provider } => {
+        NodepoolStoreCommand::Delete { id, now: true } => {
+            cloud::delete_node(registry, id, context).await
+        }
+        NodepoolStoreCommand::AlienImageList { provider } => {
             cloud::alien_images(registry, provider.as_ref(), context).await
         }
-        StoreCommand::Hold { id } => nodes::hold(registry, id, context.format).await,
-        StoreCommand::Info { provider } => info::show(registry, &provider, context.format).await,
-        StoreCommand::Erase { provider, force } => {
+        NodepoolStoreCommand::Hold { id } => nodes::hold(registry, id, context.format).await,
+        NodepoolStoreCommand::Info { provider } => {
+            info::show(registry, &provider, context.format).await
+        }
+        NodepoolStoreCommand::Erase { provider, force } => {
             erase::provider(registry, &provider, force).await
         }
-        StoreCommand::ExportImageData { path } => image_data::export(registry, &path).await,
-        StoreCommand::ImportImageData { path } => image_data::import(registry, &path).await,
+        NodepoolStoreCommand::ExportImageData { path } => image_data::export(registry, &path).await,
+        NodepoolStoreCommand::ImportImageData { path } => image_data::import(registry, &path).await,
     }
 }

@@ -1,4 +1,4 @@
-//! `nodeyard git-exec`: what git calls instead of `ssh` to push into a pod.
+//! `nodeyard git-exec`: called by git instead of `ssh` to push into a pod.
 
 use anyhow::Context as _;
 use clap::Args;
@@ -6,20 +6,20 @@ use nodeyard_driver_kubernetes::exec::{Container, git};
 use nodeyard_driver_kubernetes::{Connect as _, Kubeconfig};
 use tokio::io::{stderr, stdin, stdout};
 
-use crate::exit::{self, Outcome};
+use crate::exit::{self, CommandOutcome};
 
-/// As ssh says that it is the way that failed, and not the command.
+/// The exit code with which ssh reports a failed connection, as opposed to a failed command.
 const TRANSPORT: u8 = 255;
 
 #[derive(Debug, Args)]
 #[command(
     disable_help_flag = true,
     after_help = "Set GIT_SSH_COMMAND to `nodeyard git-exec` and use POD.NAMESPACE:PATH as the address of a repository.\n\
-        Variables: NODEPOOL_GIT_POD, NODEPOOL_GIT_NAMESPACE and NODEPOOL_GIT_CONTAINER say where instead of the host; \
-        NODEPOOL_GIT_CONTEXT is the context of KUBECONFIG; NODEPOOL_GIT_PATH is the only directory that is served."
+        Variables: NODEPOOL_GIT_POD, NODEPOOL_GIT_NAMESPACE and NODEPOOL_GIT_CONTAINER override the host; \
+         NODEPOOL_GIT_CONTEXT is the context of KUBECONFIG; NODEPOOL_GIT_PATH is the only directory that may be accessed."
 )]
 pub(crate) struct GitExecArgs {
-    /// What git would give to ssh: options, [CONTAINER.]POD[.NAMESPACE], a command
+    /// The arguments that git passes to ssh: options, [CONTAINER.]POD[.NAMESPACE], a command
     #[arg(
         trailing_var_arg = true,
         allow_hyphen_values = true,
@@ -28,12 +28,12 @@ pub(crate) struct GitExecArgs {
     arguments: Vec<String>,
 }
 
-pub(crate) async fn run(args: GitExecArgs) -> anyhow::Result<Outcome> {
+pub(crate) async fn run(args: GitExecArgs) -> anyhow::Result<CommandOutcome> {
     let code = carry(args).await.unwrap_or_else(|error| {
         exit::report(&error);
         TRANSPORT
     });
-    Ok(Outcome::Code(code))
+    Ok(CommandOutcome::Code(code))
 }
 
 async fn carry(args: GitExecArgs) -> anyhow::Result<u8> {
@@ -61,5 +61,5 @@ async fn carry(args: GitExecArgs) -> anyhow::Result<u8> {
     container
         .run(&asked.command, Some(stdin()), stdout(), stderr())
         .await
-        .with_context(|| format!("git cannot be run in pod {}", container.pod))
+        .with_context(|| format!("failed to run git in pod {}", container.pod))
 }

@@ -1,12 +1,13 @@
-//! One record as it is printed: named values in a fixed order. The first one is its id.
+//! A record for printing: named values in a fixed order. The first one is its id.
 
 use serde::ser::{Serialize, SerializeMap as _, Serializer};
 use serde_json::Value;
 
+/// A record for printing.
 #[derive(Debug, Clone)]
-pub(crate) struct Entry(Vec<(&'static str, Value)>);
+pub(crate) struct RecordEntry(Vec<(&'static str, Value)>);
 
-impl Entry {
+impl RecordEntry {
     pub(crate) fn new(fields: Vec<(&'static str, Value)>) -> Self {
         Self(fields)
     }
@@ -46,7 +47,7 @@ impl Entry {
     }
 }
 
-impl Serialize for Entry {
+impl Serialize for RecordEntry {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(Some(self.0.len()))?;
         for (key, value) in &self.0 {
@@ -95,7 +96,7 @@ fn cell(key: &str, value: &Value) -> String {
     }
 }
 
-/// As kubectl shows ages: the largest unit that fits.
+/// Formats a duration like kubectl: in the largest unit that fits.
 pub(crate) fn span(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds}s"),
@@ -112,8 +113,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cells_are_for_people_and_documents_keep_the_values() {
-        let entry = Entry::new(vec![
+    fn cells_are_formatted_and_documents_keep_the_values() {
+        let entry = RecordEntry::new(vec![
             ("name", json!("a")),
             ("age", json!(7300)),
             ("labels", json!(["x", "y"])),

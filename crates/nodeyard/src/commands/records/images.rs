@@ -1,4 +1,4 @@
-//! Images, their builds and the uploads of these.
+//! Entries of images, builds and uploads.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,10 +11,10 @@ use nodeyard_plan::images::Subject;
 use nodeyard_store::registry::{Registry, Stored};
 use serde_json::{Value, json};
 
-use super::{Entry, age};
+use super::{RecordEntry, age};
 
-/// What there is of one image, the newest first.
-struct Found {
+/// The records of one image, the newest build first.
+struct ImageRecords {
     builds: Vec<(BuildKey, Stored<ImageBuild>)>,
     /// The state of the newest upload to each provider.
     uploads: BTreeMap<ProviderName, UploadState>,
@@ -23,7 +23,7 @@ struct Found {
     paused: bool,
 }
 
-impl Found {
+impl ImageRecords {
     async fn read(registry: &Registry, name: &ImageName) -> anyhow::Result<Self> {
         let images = registry.images();
         let mut builds = images.builds(name).await?;
@@ -52,7 +52,7 @@ impl Found {
         builds.find(|build| build.state == state)
     }
 
-    /// Whether there is an image, and otherwise how far it is.
+    /// Returns the state of the newest build.
     fn state(&self) -> &'static str {
         if self.newest(BuildState::Building).is_some() {
             "building"
@@ -65,7 +65,7 @@ impl Found {
         }
     }
 
-    /// The reasons are known of failures that our own stewards have noted.
+    /// Describes problems. Reasons of failures are known only if our own stewards recorded them.
     fn trouble(&self) -> Vec<String> {
         let mut trouble = Vec::new();
         if self.paused {
@@ -92,24 +92,24 @@ impl Found {
     }
 }
 
-/// The age is that of the newest ready build.
+/// Returns the entries of images. The age is that of the newest ready build.
 pub(super) async fn images(
     registry: &Registry,
     config: Option<&Config>,
-) -> anyhow::Result<Vec<Entry>> {
+) -> anyhow::Result<Vec<RecordEntry>> {
     let mut names = registry.images().names().await?;
     let configured = config.iter().flat_map(|config| config.images.keys());
     names.extend(configured.filter_map(|name| name.parse::<ImageName>().ok()));
     let mut entries = Vec::new();
     for name in names {
-        let found = Found::read(registry, &name).await?;
+        let found = ImageRecords::read(registry, &name).await?;
         let ready = found.newest(BuildState::Ready);
         let uploaded = found.uploads.iter();
         let uploaded: BTreeSet<&str> = uploaded
             .filter(|(_, state)| **state == UploadState::Ready)
             .map(|(provider, _)| provider.as_str())
             .collect();
-        entries.push(Entry::new(vec![
+        entries.push(RecordEntry::new(vec![
             ("name", json!(name.as_str())),
             ("state", json!(found.state())),
             ("builds", json!(found.builds.len())),
@@ -126,13 +126,13 @@ pub(super) async fn images(
     Ok(entries)
 }
 
-pub(super) async fn builds(registry: &Registry) -> anyhow::Result<Vec<Entry>> {
+pub(super) async fn builds(registry: &Registry) -> anyhow::Result<Vec<RecordEntry>> {
     let images = registry.images();
     let mut entries = Vec::new();
     for name in images.names().await? {
         for (key, build) in images.builds(&name).await? {
             let build = build.value;
-            entries.push(Entry::new(vec![
+            entries.push(RecordEntry::new(vec![
                 ("id", json!(build_name(&key))),
                 ("image", json!(key.image.as_str())),
                 ("state", json!(build.state.as_str())),
@@ -150,10 +150,10 @@ fn build_name(key: &BuildKey) -> String {
     format!("{}-{}", key.image, key.build)
 }
 
-pub(super) async fn uploads(registry: &Registry) -> anyhow::Result<Vec<Entry>> {
+pub(super) async fn uploads(registry: &Registry) -> anyhow::Result<Vec<RecordEntry>> {
     let mut entries = Vec::new();
     for (key, upload) in all_uploads(registry).await? {
-        entries.push(Entry::new(vec![
+        entries.push(RecordEntry::new(vec![
             ("id", json!(upload_name(&key))),
             ("build", json!(build_name(&key.build))),
             ("image", json!(key.build.image.as_str())),
@@ -168,7 +168,7 @@ pub(super) async fn uploads(registry: &Registry) -> anyhow::Result<Vec<Entry>> {
     Ok(entries)
 }
 
-/// The build, the provider, and the number of the upload.
+/// Returns the name of an upload: build, provider and number.
 fn upload_name(key: &UploadKey) -> String {
     format!("{}/{}/{}", build_name(&key.build), key.provider, key.upload)
 }

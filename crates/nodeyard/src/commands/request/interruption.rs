@@ -1,10 +1,11 @@
-//! Signals that end the use of machines.
+//! Signals that interrupt the use of machines.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// What a shell reports for a program that a signal has ended.
+/// The offset of the exit code for a signal.
 const SIGNALLED: u8 = 128;
 
+/// Waits for SIGINT, SIGTERM or SIGHUP.
 pub(super) struct Interruption {
     signals: [(u8, Signal); 3],
 }
@@ -20,8 +21,8 @@ impl Interruption {
         })
     }
 
-    /// Returns the exit code when one arrives. The next one ends the process at once.
-    pub(super) async fn arrives(&mut self) -> u8 {
+    /// Waits for a signal and returns its exit code. The next signal ends the process at once.
+    pub(super) async fn wait(&mut self) -> u8 {
         let code = self.next().await;
         let again = Self::listen();
         tokio::spawn(async move {

@@ -1,4 +1,4 @@
-//! A script on every machine at once. Its exit code is ours.
+//! Runs a script on all machines at once and returns its exit code.
 
 use std::io::{self, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
@@ -9,42 +9,45 @@ use futures_util::future::join_all;
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader};
 use tokio::process::Command;
 
-use super::Way;
-use crate::exit::Outcome;
+use super::LoginCommand;
+use crate::exit::CommandOutcome;
 
-/// Longer lines are shown in parts.
+/// The maximum length of a line; longer lines are split.
 const LONGEST_LINE: usize = 64 << 10;
 
-/// With one machine the script has our input and output; with several, each line says where it comes from. The exit
-/// code is that of the first machine on which it failed.
-pub(super) async fn everywhere(ways: &[Way], script: &str) -> anyhow::Result<Outcome> {
-    let codes = match ways {
-        [way] => {
-            let mut command = command(way, script)?;
-            let status = command.status().await.with_context(|| failed(way))?;
+/// Runs the script on all machines. With one machine it has our input and output; with several, each line is prefixed
+/// with the machine's name. Returns the exit code of the first machine on which it failed.
+pub(super) async fn on_all(
+    logins: &[LoginCommand],
+    script: &str,
+) -> anyhow::Result<CommandOutcome> {
+    let codes = match logins {
+        [login] => {
+            let mut command = command(login, script)?;
+            let status = command.status().await.with_context(|| failed(login))?;
             vec![code(status)]
         }
-        ways => {
-            let all = join_all(ways.iter().map(|way| with_prefix(way, script))).await;
+        logins => {
+            let all = join_all(logins.iter().map(|login| run_with_prefix(login, script))).await;
             all.into_iter().collect::<anyhow::Result<_>>()?
         }
     };
     Ok(match codes.into_iter().find(|code| *code != 0) {
-        Some(code) => Outcome::Code(code),
-        None => Outcome::Success,
+        Some(code) => CommandOutcome::Code(code),
+        None => CommandOutcome::Success,
     })
 }
 
-fn command(way: &Way, script: &str) -> anyhow::Result<Command> {
-    let words = way.script(script);
-    let (program, arguments) = words.split_first().context("there is no way to it")?;
+fn command(login: &LoginCommand, script: &str) -> anyhow::Result<Command> {
+    let words = login.script(script);
+    let (program, arguments) = words.split_first().context("no login command")?;
     let mut command = Command::new(program);
     command.args(arguments).kill_on_drop(true);
     Ok(command)
 }
 
-fn failed(way: &Way) -> String {
-    format!("{}: `{}` cannot be run", way.name, way.login())
+fn failed(login: &LoginCommand) -> String {
+    format!("{}: failed to run `{}`", login.name, login.command_line())
 }
 
 fn code(status: ExitStatus) -> u8 {
@@ -53,25 +56,25 @@ fn code(status: ExitStatus) -> u8 {
     u8::try_from(code).unwrap_or(u8::MAX)
 }
 
-async fn with_prefix(way: &Way, script: &str) -> anyhow::Result<u8> {
-    let mut child = command(way, script)?
+async fn run_with_prefix(login: &LoginCommand, script: &str) -> anyhow::Result<u8> {
+    let mut child = command(login, script)?
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .with_context(|| failed(way))?;
+        .with_context(|| failed(login))?;
     let (out, err) = (child.stdout.take(), child.stderr.take());
-    let (shown, told, status) = tokio::join!(
-        pass_on(way, out, |line| io::stdout().lock().write_all(line)),
-        pass_on(way, err, |line| io::stderr().lock().write_all(line)),
+    let (shown, copied, status) = tokio::join!(
+        forward_lines(login, out, |line| io::stdout().lock().write_all(line)),
+        forward_lines(login, err, |line| io::stderr().lock().write_all(line)),
         child.wait(),
     );
-    shown.and(told)?;
+    shown.and(copied)?;
     Ok(code(status?))
 }
 
-async fn pass_on(
-    way: &Way,
+async fn forward_lines(
+    login: &LoginCommand,
     from: Option<impl AsyncRead + Unpin>,
     show: impl Fn(&[u8]) -> io::Result<()>,
 ) -> anyhow::Result<()> {
@@ -90,8 +93,8 @@ async fn pass_on(
         from.consume(taken);
         if complete {
             let text = line.strip_suffix(b"\n").unwrap_or(&line);
-            let shown = [format!("[{}] ", way.name).as_bytes(), text, b"\n"].concat();
-            // In one piece, so that the lines of several machines do not mix.
+            let shown = [format!("[{}] ", login.name).as_bytes(), text, b"\n"].concat();
+            // In one write, so that lines of several machines do not mix.
             show(&shown)?;
             line.clear();
         }

@@ -1,4 +1,4 @@
-//! `nodeyard store ls`, `get` and `watch`: records as they are in the tree, whatever is in them.
+//! `nodeyard store ls`, `get` and `watch`: the raw records of the store.
 
 use std::io::{self, Write};
 
@@ -6,10 +6,10 @@ use jiff::Timestamp;
 use nodeyard_store::{Record, Stat, Tree, TreePath, WatchEvent};
 use serde::Serialize;
 
-use crate::output::{self, Format};
+use crate::output::{self, OutputFormat};
 
 #[derive(Serialize)]
-struct Row<'a> {
+struct RecordRow<'a> {
     path: &'a str,
     version: i32,
     children: i32,
@@ -19,7 +19,7 @@ struct Row<'a> {
     session: Option<String>,
 }
 
-impl<'a> Row<'a> {
+impl<'a> RecordRow<'a> {
     fn new(path: &'a TreePath, stat: &Stat) -> Self {
         Self {
             path: path.as_str(),
@@ -43,13 +43,13 @@ pub(super) async fn ls(
     tree: &dyn Tree,
     path: &TreePath,
     recursive: bool,
-    format: Format,
+    format: OutputFormat,
 ) -> anyhow::Result<()> {
     let mut found = Vec::new();
     let mut todo = vec![path.clone()];
     while let Some(parent) = todo.pop() {
         let children = match tree.list(&parent).await {
-            // Gone since its parent was listed.
+            // Deleted since its parent was listed.
             Err(error) if error.is_no_node() && parent != *path => continue,
             children => children?,
         };
@@ -62,10 +62,12 @@ pub(super) async fn ls(
         }
     }
     found.sort_by(|(a, _), (b, _)| a.cmp(b));
-    let rows = found.iter().map(|(path, stat)| Row::new(path, stat));
+    let rows = found.iter().map(|(path, stat)| RecordRow::new(path, stat));
     match format {
-        Format::Json | Format::Yaml => output::document(&rows.collect::<Vec<_>>(), format),
-        Format::Table => output::table(
+        OutputFormat::Json | OutputFormat::Yaml => {
+            output::document(&rows.collect::<Vec<_>>(), format)
+        }
+        OutputFormat::Table => output::table(
             [
                 "PATH", "VERSION", "CHILDREN", "BYTES", "MODIFIED", "SESSION",
             ],
@@ -84,17 +86,17 @@ pub(super) async fn ls(
 }
 
 #[derive(Serialize)]
-struct Shown<'a> {
+struct ShownRecord<'a> {
     path: &'a str,
-    /// The data itself if it is JSON, otherwise as text.
+    /// JSON data as it is, other data as text.
     #[serde(skip_serializing_if = "Option::is_none")]
-    data: Option<Data<'a>>,
+    data: Option<RecordData<'a>>,
     stat: ShownStat,
 }
 
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Data<'a> {
+enum RecordData<'a> {
     Json(&'a serde_json::value::RawValue),
     Text(String),
 }
@@ -130,10 +132,10 @@ impl From<&Stat> for ShownStat {
     }
 }
 
-fn data(bytes: &[u8]) -> Data<'_> {
+fn data(bytes: &[u8]) -> RecordData<'_> {
     serde_json::from_slice(bytes).map_or_else(
-        |_| Data::Text(String::from_utf8_lossy(bytes).into_owned()),
-        Data::Json,
+        |_| RecordData::Text(String::from_utf8_lossy(bytes).into_owned()),
+        RecordData::Json,
     )
 }
 
@@ -141,12 +143,12 @@ pub(super) async fn get(
     tree: &dyn Tree,
     path: &TreePath,
     stat_only: bool,
-    format: Format,
+    format: OutputFormat,
 ) -> anyhow::Result<()> {
     let Record { data: bytes, stat } = tree.get(path).await?;
     if format.is_document() {
         return output::document(
-            &Shown {
+            &ShownRecord {
                 path: path.as_str(),
                 data: (!stat_only).then(|| data(&bytes)),
                 stat: ShownStat::from(&stat),
@@ -173,17 +175,21 @@ pub(super) async fn get(
 }
 
 #[derive(Serialize)]
-struct Event<'a> {
+struct WatchOutput<'a> {
     event: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     path: Option<&'a str>,
 }
 
-pub(super) async fn watch(tree: &dyn Tree, path: &TreePath, format: Format) -> anyhow::Result<()> {
+pub(super) async fn watch(
+    tree: &dyn Tree,
+    path: &TreePath,
+    format: OutputFormat,
+) -> anyhow::Result<()> {
     let mut watcher = tree.watch(path).await?;
     let interrupted = tokio::signal::ctrl_c();
     tokio::pin!(interrupted);
-    // Whoever reads this knows that nothing is missed from here on.
+    // From here on no change is missed.
     print_event("watching", Some(path), format)?;
     loop {
         let next = tokio::select! {
@@ -195,17 +201,21 @@ pub(super) async fn watch(tree: &dyn Tree, path: &TreePath, format: Format) -> a
             Some(WatchEvent::Changed(path)) => print_event("changed", Some(&path), format)?,
             Some(WatchEvent::Deleted(path)) => print_event("deleted", Some(&path), format)?,
             Some(WatchEvent::Gap) => print_event("gap", None, format)?,
-            None => anyhow::bail!("the store went away"),
+            None => anyhow::bail!("the connection to the store was closed"),
         }
     }
 }
 
-fn print_event(event: &'static str, path: Option<&TreePath>, format: Format) -> anyhow::Result<()> {
+fn print_event(
+    event: &'static str,
+    path: Option<&TreePath>,
+    format: OutputFormat,
+) -> anyhow::Result<()> {
     if format.is_document() {
         let path = path.map(TreePath::as_str);
-        return output::stream(&Event { event, path }, format);
+        return output::stream(&WatchOutput { event, path }, format);
     }
-    let what = path.map_or("events may be missing here", TreePath::as_str);
+    let what = path.map_or("events may have been missed", TreePath::as_str);
     writeln!(io::stdout(), "{event:<9} {what}")?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! `nodeyard store`: look into any backend, and move a state from one to another.
+//! `nodeyard store`: inspect a store, and move its state to another backend.
 
 mod inspect;
 
@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 use nodeyard_model::ErrorCode;
 use nodeyard_store::TreePath;
 
-use crate::context::Context;
+use crate::context::CommandContext;
 use crate::dump;
 use crate::error_codes::WithCode as _;
 use crate::store_access;
@@ -28,14 +28,14 @@ enum StoreCommand {
     Ls {
         #[arg(default_value = "/")]
         path: TreePath,
-        /// Everything below, not only the children
+        /// All descendants, not only the children
         #[arg(short, long)]
         recursive: bool,
     },
     /// Print the data of a record as it is stored
     Get {
         path: TreePath,
-        /// Print what the store knows about the record instead of its data
+        /// Print the metadata of the record instead of its data
         #[arg(long)]
         stat: bool,
     },
@@ -46,10 +46,9 @@ enum StoreCommand {
     },
     /// Write the persistent records below a path to a file
     ///
-    /// Ephemeral records are left out, those of sessions that hold or want a lock among them: sessions do not move
-    /// along. Sequence counters are kept, so that ids go on where they stopped. Stop the daemons first:
-    /// what they write during an export may be half in it. The file is for its owner alone, and takes its name when
-    /// it is complete.
+    /// Ephemeral records are left out, because sessions are not moved; locks are among them. Sequence counters are
+    /// kept, so that ids continue. Stop the daemons first: changes during an export may be exported partially. The file
+    /// is readable by its owner only, and gets its name when it is complete.
     Export {
         /// `-` for standard output
         file: PathBuf,
@@ -58,21 +57,21 @@ enum StoreCommand {
     },
     /// Read what `export` wrote
     ///
-    /// Nothing is overwritten: a record that exists already with other data stops the import before
-    /// anything is changed, unless `--overwrite` says which side wins. A file that was cut short is refused.
+    /// Nothing is overwritten: a record that exists with other data stops the import before anything is changed, unless
+    /// `--overwrite` is given. A truncated file is refused.
     Import {
         /// `-` for standard input
         file: PathBuf,
         /// Replace the data of records that exist
         #[arg(long)]
         overwrite: bool,
-        /// Say what would be done, and do nothing
+        /// Only print what would be done
         #[arg(long)]
         dry_run: bool,
     },
 }
 
-pub(crate) async fn run(args: StoreArgs, context: &Context) -> anyhow::Result<()> {
+pub(crate) async fn run(args: StoreArgs, context: &CommandContext) -> anyhow::Result<()> {
     let access = store_access::open(&args.target, context).await?;
     let tree = &access.tree;
     let result = match args.command {
@@ -92,7 +91,7 @@ pub(crate) async fn run(args: StoreArgs, context: &Context) -> anyhow::Result<()
             .await
             .code(ErrorCode::Import),
     };
-    // The server may be gone by now; whoever waits for a result should not wait for that as well.
+    // The server may be gone; the result should not wait for it.
     let _ = tokio::time::timeout(Duration::from_secs(5), access.close()).await;
     result
 }

@@ -1,4 +1,4 @@
-//! `fileConfig` sections, turned into the `dictConfig` document that means the same.
+//! Converts `fileConfig` sections to an equivalent `dictConfig` document.
 
 use std::collections::BTreeMap;
 
@@ -50,7 +50,7 @@ pub(super) fn document(text: &str) -> anyhow::Result<Value> {
     Ok(Value::Object(document))
 }
 
-/// The sections of a kind that are listed in the `keys` of its own section.
+/// Returns the sections of a kind that are listed in the `keys` of its main section.
 fn named<'a>(
     sections: &'a Sections,
     kind: &str,
@@ -61,13 +61,13 @@ fn named<'a>(
     let found = names.into_iter().map(|name| {
         let section = sections
             .get(&format!("{kind}_{name}"))
-            .with_context(|| format!("there is no section [{kind}_{name}]"))?;
+            .with_context(|| format!("no section [{kind}_{name}]"))?;
         Ok((name.to_owned(), section))
     });
     found.collect()
 }
 
-/// `args` is Python; of its first argument only text and the standard streams are understood.
+/// Converts a handler. `args` is Python code; only a string or standard stream as first argument is supported.
 fn handler(section: &BTreeMap<String, String>) -> Value {
     let mut handler = Map::new();
     for key in ["class", "level", "formatter"] {

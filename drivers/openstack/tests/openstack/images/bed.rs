@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use nodeyard_config::{Config, Driver as Section, Mode, Source};
+use nodeyard_config::{Config, ConfigSource, Driver as Section, Mode};
 use nodeyard_driver::{
     Error, ErrorClass, ExternalId, ImageTarget, Images as _, Owner, Progress, SystemId,
     UploadOrder, UploadedImage,
 };
 use nodeyard_driver_openstack::{OpenStackDriver, Options};
 use nodeyard_model::{BuildId, BuildKey, ImageName, ProviderName, UploadKey};
-use nodeyard_openstack::Surroundings;
+use nodeyard_openstack::ProcessEnvironment;
 use nodeyard_testbeds::openstack::{Gateway, GatewayTls, Project};
 use nodeyard_testbeds::{Certificates, OpenStack};
 use serde_json::Value;
@@ -66,7 +66,7 @@ impl Bed {
              providers:\n  - name: cloud\n    driver: openstack\n    cloud: nodepool\n    rate: 0\n{keys}"
         );
         std::fs::write(&path, text).unwrap();
-        let loaded = nodeyard_config::load(&Source::new(&path, None), Mode::Check);
+        let loaded = nodeyard_config::load(&ConfigSource::new(&path, None), Mode::Check);
         let config: Config = loaded
             .config
             .unwrap_or_else(|| panic!("{:?}", loaded.diagnostics));
@@ -82,7 +82,7 @@ impl Bed {
             "OS_CLIENT_CONFIG_FILE".to_owned(),
             clouds.to_str().unwrap().to_owned(),
         );
-        let around = Surroundings {
+        let around = ProcessEnvironment {
             variables: [variable].into(),
             directory: self.project.directory().to_owned(),
         };

@@ -14,7 +14,7 @@ use nodeyard_driver_openstack::{
 };
 use nodeyard_fetch::Backoff;
 use nodeyard_model::{NodeId, ProviderName};
-use nodeyard_openstack::{CloudSettings, Clouds, Http, Session, Surroundings, Transport};
+use nodeyard_openstack::{CloudSettings, Clouds, Http, ProcessEnvironment, Session, Transport};
 use nodeyard_testbeds::OpenStack;
 use nodeyard_testbeds::openstack::Project;
 use serde_json::json;
@@ -130,7 +130,7 @@ pub(crate) fn change(options: &mut Options, with: impl FnOnce(&mut PoolOptions))
 
 pub(crate) fn settings(clouds_yaml: &Path) -> CloudSettings {
     let named = clouds_yaml.to_str().unwrap().to_owned();
-    let around = Surroundings {
+    let around = ProcessEnvironment {
         variables: BTreeMap::from([("OS_CLIENT_CONFIG_FILE".to_owned(), named)]),
         directory: "/".into(),
     };

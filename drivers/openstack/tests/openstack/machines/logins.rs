@@ -1,7 +1,7 @@
 //! A cloud as many have it: TLS with an authority of one's own, application credentials, several regions.
 
 use nodeyard_driver::Machines as _;
-use nodeyard_driver_openstack::{OpenStackDriver, Surroundings};
+use nodeyard_driver_openstack::{OpenStackDriver, ProcessEnvironment};
 use nodeyard_testbeds::Certificates;
 use nodeyard_testbeds::openstack::{Gateway, GatewayTls, Service};
 
@@ -41,7 +41,7 @@ async fn a_server_is_made_over_tls_with_a_credential_in_another_region() {
         "OS_CLIENT_CONFIG_FILE".to_owned(),
         file.to_str().unwrap().to_owned(),
     );
-    let around = Surroundings {
+    let around = ProcessEnvironment {
         variables: [named].into(),
         directory: "/".into(),
     };

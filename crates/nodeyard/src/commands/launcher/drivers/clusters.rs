@@ -1,4 +1,4 @@
-//! The three kinds of cluster; a program built without them leaves this module out.
+//! Drivers of Kubernetes and OpenShift clusters, in a module that can be excluded from the build.
 
 use std::sync::Arc;
 
