@@ -15,7 +15,7 @@ use crate::support::{
     InProcessServer, InProcessWorker, ServerUnderTest, bytes, local, wait_until, within_timeout,
 };
 
-const HTTP: &str = "this is a request of HTTP, and this port speaks gearman";
+const HTTP: &str = "received an HTTP request on a gearman port";
 
 fn header(kind: u32, len: u32) -> BytesMut {
     let mut bytes = BytesMut::from(&b"\0REQ"[..]);
@@ -61,7 +61,7 @@ async fn malformed_frames_close_one_connection_with_a_reason() {
             &header(7, u32::MAX),
             "SUBMIT_JOB with 4294967295 bytes exceeds the limit of 16777216 bytes",
         ),
-        (&header(99, 0), "packet type 99 is not part of the protocol"),
+        (&header(99, 0), "unknown packet type 99"),
         (
             b"\0GET / HTTP/1.1\r\n\r\n",
             "packet starts with [00, 47, 45, 54] instead of a request or response magic",

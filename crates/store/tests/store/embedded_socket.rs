@@ -521,7 +521,7 @@ async fn only_a_dead_socket_is_replaced() {
     let cause = std::error::Error::source(&second.unwrap_err())
         .unwrap()
         .to_string();
-    assert!(cause.contains("another process serves it"), "{cause}");
+    assert!(cause.contains("another process is serving it"), "{cause}");
 
     let client = bed.client().await;
     put(&client, "/e", CreateMode::Ephemeral).await;
