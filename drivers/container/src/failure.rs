@@ -81,8 +81,12 @@ const KNOWN: &[(&[&str], ErrorClass, &str)] = &[
         ErrorClass::Credentials,
         "the registry requires a login; log the runtime in, or pull the image beforehand",
     ),
-    // Podman lists images while another one is being removed.
-    (&["retrieving parent of image"], ErrorClass::Retry, ""),
+    // Podman lists or inspects images while another one is being removed.
+    (
+        &["retrieving parent of image", "locating image with id"],
+        ErrorClass::Retry,
+        "",
+    ),
     (
         &["manifest unknown", "no such image", "name unknown"],
         ErrorClass::Permanent,

@@ -188,7 +188,7 @@ fn certificates_determine_the_rights() {
     let plain = ["-h", "127.0.0.1", "-p", &port.to_string(), "--status"];
     let plain = tool("gearadmin", &plain).unwrap();
     assert!(!String::from_utf8_lossy(&plain.stdout).contains("image-"));
-    yard.daemon.wait_for_log("connection turned away");
+    yard.daemon.wait_for_log("connection rejected");
 
     // And none of it did any harm.
     let deleted = clients.call(port, "main", "image-delete:42", "");

@@ -30,12 +30,12 @@ fn a_store_that_commands_could_not_reach_is_refused_at_once() {
     fs::create_dir(bed.path("state")).unwrap();
     bed.write("state/store.sock", "not a socket");
     let refused = bed.run(["up", "--state-dir", "state"]);
-    let refused = refused.failed("something that is not a socket has this name");
+    let refused = refused.failed("a file that is not a socket has this name");
     assert!(!refused.err.contains("store ready"), "{}", refused.err);
     // A socket's path may have 107 bytes, and the draft of this one has more.
     let long = "x".repeat(100);
     let refused = bed.run(["up", "--state-dir", &long]);
-    refused.failed("choose a state-dir with a shorter one");
+    refused.failed("choose a shorter state-dir");
 }
 
 #[test]

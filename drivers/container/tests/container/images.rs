@@ -140,7 +140,10 @@ async fn an_archive_becomes_an_image_that_boots_and_stays_while_it_is_used(
         image: ImageName::new("base").unwrap(),
         external_id: image.external_id.clone(),
     };
-    create(&driver, &order).await.unwrap();
+    while let Err((error, _)) = create(&driver, &order).await {
+        assert_eq!(error.class(), ErrorClass::Retry, "{error}");
+        order.first_attempt = false;
+    }
     let doomed = target(&upload_order);
     let deletion = driver.delete_image(&doomed);
     let deletion = timeout(Duration::from_secs(1), deletion).await;

@@ -262,7 +262,7 @@ fn table(found: &CandidateReport<'_>, all: bool) -> anyhow::Result<()> {
         let images = output::count(hidden, "image");
         writeln!(
             io::stdout(),
-            "{images} match no condition; show them with --all"
+            "hidden: {images} matching no condition; show all with --all"
         )?;
     }
     if let Some(reason) = &found.reason {

@@ -112,7 +112,7 @@ fn a_label_heals_when_its_flavor_comes() {
     assert!(yard.launcher_log().replace('\\', "").contains(&lack));
     yard.project.create_flavor().unwrap();
     wait_until("the launcher has noticed", || {
-        yard.launcher_log().contains("what a broken label lacked")
+        yard.launcher_log().contains("broken label works again")
     });
     let (taken, node) = yard.take_one("small");
     yard.give_back(&taken, &node["id"]);
