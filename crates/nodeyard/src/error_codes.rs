@@ -12,7 +12,6 @@ use nodeyard_gearman::{self as gearman, client, server};
 use nodeyard_http_api as http_api;
 use nodeyard_model::{Coded, ErrorCode};
 use nodeyard_nodescan::ScanError;
-use nodeyard_store::zookeeper;
 
 use crate::api_client;
 
@@ -67,7 +66,6 @@ fn own_code(error: &(dyn Error + 'static)) -> Option<ErrorCode> {
     }
     coded!(
         nodeyard_store::Error,
-        zookeeper::ZooKeeperTlsError,
         nodeyard_driver::Error,
         nodeyard_image::Error,
         nodeyard_image::OpenError,

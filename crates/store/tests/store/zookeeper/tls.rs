@@ -172,7 +172,7 @@ async fn errors_name_the_file() {
         ..good
     };
     let text = mixed.load().unwrap_err().to_string();
-    assert!(text.contains("cannot be used together"), "{text}");
+    assert!(text.contains("do not match"), "{text}");
 
     let unusable = ZooKeeperTlsFiles {
         ca: missing,
