@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt as _;
 use nodeyard_config::ClusterLabel;
 use nodeyard_driver::{Error, ErrorClass, Progress};
 
@@ -36,8 +37,10 @@ impl KubernetesDriver {
                 .pod_changed((namespace, name), version, false, FIRST_REPORT)
                 .await;
         }
+        // False if a wait for reports was in vain: then the cluster is asked.
+        let mut reported = true;
         loop {
-            let (pod, seen) = self.pod(link, namespace, name).await?;
+            let pod = self.look_at_pod(link, (namespace, name), reported).await?;
             let age = timer.age();
             let (wait, reason) = match judge(&pod) {
                 PodState::Running { ready: false } if label.ssh.is_some() => {
@@ -61,7 +64,8 @@ impl KubernetesDriver {
             };
             progress.set_stage(reason);
             let version = pod.metadata.resource_version.as_deref().unwrap_or("0");
-            feeds
+            let seen = feeds.has_pod(namespace, name);
+            reported = feeds
                 .pod_changed((namespace, name), version, seen, wait)
                 .await;
         }
@@ -74,7 +78,8 @@ impl KubernetesDriver {
         namespace: &str,
         name: &str,
     ) -> Result<(), Error> {
-        let (pod, _) = self.pod(link, namespace, name).await?;
+        let pod = self.read_pod(link, namespace, name).await?;
+        let pod = pod.ok_or_else(|| deleted(namespace, name))?;
         match judge(&pod) {
             PodState::Failed(error) => Err(self.with_events(link, namespace, name, error).await),
             _ => Ok(()),
@@ -129,25 +134,54 @@ impl KubernetesDriver {
         ))
     }
 
-    /// Returns the pod, and whether it is known from the feed.
-    async fn pod(
+    /// Returns the pod as it was reported. Asks the cluster if it has not reported any, or if a wait for reports was in
+    /// vain.
+    async fn look_at_pod(
+        &self,
+        link: &ClusterLink,
+        (namespace, name): (&str, &str),
+        reported: bool,
+    ) -> Result<Arc<Pod>, Error> {
+        let feed = link.feeds.pods(namespace);
+        let known = feed.and_then(|feed| feed.get(namespace, name));
+        match known {
+            Some(pod) if reported => Ok(pod),
+            None if reported => self
+                .read_pod(link, namespace, name)
+                .await?
+                .ok_or_else(|| deleted(namespace, name)),
+            known => {
+                let read = match (self.read_pod(link, namespace, name).await, known) {
+                    // The launch goes on with what was reported.
+                    (Err(error), Some(pod)) if error.class() == ErrorClass::Retry => {
+                        return Ok(pod);
+                    }
+                    (read, _) => read?,
+                };
+                let version = read.as_ref().and_then(|pod| pod.resource_version());
+                link.feeds
+                    .confirm_pod(namespace, name, version.as_deref())
+                    .await;
+                read.ok_or_else(|| deleted(namespace, name))
+            }
+        }
+    }
+
+    async fn read_pod(
         &self,
         link: &ClusterLink,
         namespace: &str,
         name: &str,
-    ) -> Result<(Arc<Pod>, bool), Error> {
-        let feed = link.feeds.pods(namespace);
-        if let Some(pod) = feed.and_then(|feed| feed.get(namespace, name)) {
-            return Ok((pod, true));
-        }
+    ) -> Result<Option<Arc<Pod>>, Error> {
         let path = format!("/api/v1/namespaces/{namespace}/pods/{name}");
         let pod = link.api.get::<Pod>("read a pod", &path).await?;
-        let pod = pod.ok_or_else(|| {
-            let text = format!(
-                "pod {name} in {namespace} was deleted during the launch; see the events of the cluster"
-            );
-            Error::new(ErrorClass::Failed, text)
-        })?;
-        Ok((Arc::new(pod), false))
+        Ok(pod.map(Arc::new))
     }
+}
+
+fn deleted(namespace: &str, name: &str) -> Error {
+    let text = format!(
+        "pod {name} in {namespace} was deleted during the launch; see the events of the cluster"
+    );
+    Error::new(ErrorClass::Failed, text)
 }

@@ -17,3 +17,4 @@ mod life;
 mod openshift;
 mod share;
 mod trouble;
+mod watch;
