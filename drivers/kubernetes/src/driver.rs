@@ -101,35 +101,64 @@ impl WatchFeeds {
         self.pods.get(namespace).or_else(|| self.pods.get(""))
     }
 
+    /// Whether the pod is among those that the cluster has reported.
+    fn has_pod(&self, namespace: &str, name: &str) -> bool {
+        let feed = self.pods(namespace);
+        feed.is_some_and(|feed| feed.get(namespace, name).is_some())
+    }
+
     /// Waits until the cluster reports another version of a pod, or its end if it was `seen` in the feed; at most `limit`.
+    /// Returns false if nothing was reported.
     async fn pod_changed(
         &self,
         (namespace, name): (&str, &str),
         version: &str,
         seen: bool,
         limit: Duration,
-    ) {
+    ) -> bool {
         let change = async {
             match self.pods(namespace) {
                 Some(feed) => feed.changed(namespace, name, version, seen).await,
                 None => pending().await,
             }
         };
-        let _ = timeout(limit, change).await;
+        timeout(limit, change).await.is_ok()
     }
 
-    /// Waits until the cluster reports a change of a namespace or pod that was seen in a feed; at most `limit`.
-    async fn holder_changed(&self, holder: &HolderRef, version: &str, limit: Duration) {
+    /// Compares what was reported of a pod with the `version` that the API server has, None if it is gone.
+    async fn confirm_pod(&self, namespace: &str, name: &str, version: Option<&str>) {
+        if let Some(feed) = self.pods(namespace) {
+            feed.confirm(namespace, name, version).await;
+        }
+    }
+
+    /// Compares what was reported of a namespace or pod with the `version` that the API server has, None if it is gone.
+    async fn confirm_holder(&self, holder: &HolderRef, version: Option<&str>) {
+        let namespace = holder.namespace.as_str();
+        match (&holder.pod, &self.namespaces) {
+            (Some(pod), _) => self.confirm_pod(namespace, pod, version).await,
+            (None, Some(feed)) => feed.confirm("", namespace, version).await,
+            (None, None) => {}
+        }
+    }
+
+    /// Waits until the cluster reports a change of a namespace or pod that was seen in a feed; at most `limit`. Returns
+    /// false if nothing was reported.
+    async fn holder_changed(&self, holder: &HolderRef, version: &str, limit: Duration) -> bool {
         let namespace = holder.namespace.as_str();
         match (&holder.pod, &self.namespaces) {
             (Some(pod), _) => {
                 self.pod_changed((namespace, pod), version, true, limit)
-                    .await;
+                    .await
             }
             (None, Some(feed)) => {
-                let _ = timeout(limit, feed.changed("", namespace, version, true)).await;
+                let change = feed.changed("", namespace, version, true);
+                timeout(limit, change).await.is_ok()
             }
-            (None, None) => sleep(limit).await,
+            (None, None) => {
+                sleep(limit).await;
+                false
+            }
         }
     }
 }

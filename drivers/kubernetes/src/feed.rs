@@ -1,21 +1,27 @@
 //! Watches: the newest state of all our objects of a kind, as the cluster reports it.
 //!
 //! A feed may be incomplete: an object that is not in it has to be read from the cluster. While the watch is interrupted
-//! the feed returns nothing.
+//! the feed returns nothing. A watch whose connection is half-open reports nothing either, and no error: whoever waits in
+//! vain reads the object from the cluster and has the feed compared ([`WatchFeed::confirm`]).
 
 use std::collections::HashMap;
 use std::fmt;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt as _, watcher as watch};
 use kube::{Api, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
-use tokio::sync::watch as signal;
+use tokio::sync::{Notify, watch as signal};
 use tokio::task::JoinHandle;
-use tracing::debug;
+use tokio::time::timeout;
+use tracing::{debug, warn};
+
+/// How much later than the API server a working watch may have a change.
+const LAG: Duration = Duration::from_secs(1);
 
 /// Namespace (empty where there is none) and name.
 type Key = (String, String);
@@ -30,6 +36,8 @@ struct FeedState<K> {
     table: Mutex<FeedTable<K>>,
     /// Notified of each change of the table.
     changes: signal::Sender<()>,
+    /// Notified when the watch is to begin again.
+    restart: Notify,
 }
 
 struct FeedTable<K> {
@@ -64,6 +72,7 @@ where
                 arriving: HashMap::new(),
             }),
             changes: signal::Sender::new(()),
+            restart: Notify::new(),
         });
         let config = watcher::Config::default().labels(selector);
         let task = tokio::spawn(follow(api, config, Arc::clone(&shared)));
@@ -85,6 +94,26 @@ where
             .objects
             .get(&(namespace.to_owned(), name.to_owned()))
             .cloned()
+    }
+
+    /// Compares the feed with the `version` that the API server has of an object, None if it is gone. Restarts the watch
+    /// if that is not reported: its connection may be half-open.
+    pub(crate) async fn confirm(&self, namespace: &str, name: &str, version: Option<&str>) {
+        if !self.is_live() {
+            return;
+        }
+        let known = self.get(namespace, name);
+        let known = known.and_then(|object| object.resource_version());
+        if known.as_deref() == version {
+            return;
+        }
+        let seen = known.is_some();
+        let change = self.changed(namespace, name, known.as_deref().unwrap_or_default(), seen);
+        if timeout(LAG, change).await.is_err() {
+            warn!(namespace, name, "watch reports no changes; restarting it");
+            self.shared.interrupt();
+            self.shared.restart.notify_one();
+        }
     }
 
     /// Returns all known objects.
@@ -112,9 +141,28 @@ impl<K> FeedState<K> {
     fn table(&self) -> MutexGuard<'_, FeedTable<K>> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Distrusts the feed until the watch reports again.
+    fn interrupt(&self) {
+        self.table().complete = false;
+        self.changes.send_replace(());
+    }
 }
 
 async fn follow<K>(api: Api<K>, config: watcher::Config, shared: Arc<FeedState<K>>)
+where
+    K: Resource + Clone + DeserializeOwned + fmt::Debug + Send + 'static,
+    K::DynamicType: Default,
+{
+    loop {
+        tokio::select! {
+            () = follow_one_watch(api.clone(), config.clone(), &shared) => return,
+            () = shared.restart.notified() => shared.interrupt(),
+        }
+    }
+}
+
+async fn follow_one_watch<K>(api: Api<K>, config: watcher::Config, shared: &FeedState<K>)
 where
     K: Resource + Clone + DeserializeOwned + fmt::Debug + Send + 'static,
     K::DynamicType: Default,

@@ -153,18 +153,28 @@ impl KubernetesDriver {
         timer: PollTimer,
     ) -> Result<(), Error> {
         let limit = self.options.delete_limit;
+        // False if a wait for reports was in vain: then the cluster is asked.
+        let mut reported = true;
         loop {
             let age = timer.age();
-            if let Some(version) = self.reported_version(link, reference)
+            if reported
                 && age < limit
+                && let Some(version) = self.reported_version(link, reference)
             {
                 let rest = limit.saturating_sub(age).max(self.options.poll.least);
-                link.feeds
+                reported = link
+                    .feeds
                     .holder_changed(reference, &version, MAX_WAIT.min(rest))
                     .await;
                 continue;
             }
-            if !self.exists(link, reference).await? {
+            let holder = self.existing(link, reference).await?;
+            if !reported {
+                let version = holder.as_ref().and_then(|holder| holder.version.as_deref());
+                link.feeds.confirm_holder(reference, version).await;
+                reported = true;
+            }
+            if holder.is_none() {
                 return Ok(());
             }
             if age > limit {
@@ -193,10 +203,14 @@ impl KubernetesDriver {
         Some(version.unwrap_or_else(|| "0".to_owned()))
     }
 
-    /// Something else may have got the name of a shared namespace; then that one is gone.
-    async fn exists(&self, link: &ClusterLink, reference: &HolderRef) -> Result<bool, Error> {
+    /// Reads a holder. Something else may have got the name of a shared namespace; then that one is gone.
+    async fn existing(
+        &self,
+        link: &ClusterLink,
+        reference: &HolderRef,
+    ) -> Result<Option<NodeHolder>, Error> {
         let holder = self.holders(link).get(reference).await?;
-        Ok(holder.is_some_and(|holder| reference.uid.is_none() || holder.uid == reference.uid))
+        Ok(holder.filter(|holder| reference.uid.is_none() || holder.uid == reference.uid))
     }
 
     /// Returns the error for a holder that still exists after the limit.

@@ -1,12 +1,13 @@
-//! A cluster in memory, as far as the driver needs one. It takes its time with tokens, pods and namespaces, tells nothing
-//! by itself, and can be made to behave badly.
+//! A cluster in memory, as far as the driver needs one. It takes its time with tokens, pods and namespaces, reports nothing
+//! to watches, and can be made to behave badly.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
+use std::future::pending;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use http::{Method, Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode, Uri};
 use http_body_util::BodyExt as _;
 use kube::Client;
 use kube::client::Body;
@@ -39,16 +40,26 @@ pub(crate) struct Behaviour {
     pub(crate) events: Vec<Value>,
     /// Why namespaces never go.
     pub(crate) hindrance: Option<&'static str>,
+    /// Routes stay until this is false again.
+    pub(crate) routes_stay: bool,
     /// Code and reason with which each call is refused once.
     pub(crate) reluctance: Option<(u16, &'static str)>,
     /// Projects are in lists a moment after they were made.
     pub(crate) late_lists: bool,
+    /// Watches are permitted but half-open: they begin with a list, and no change is ever reported.
+    pub(crate) half_open_watches: bool,
+    /// How many lists watches have begun with.
+    pub(crate) watches: usize,
     refused: HashSet<String>,
 }
 
 impl EmulatedCluster {
     pub(crate) fn behave(&self, change: impl FnOnce(&mut Behaviour)) {
         change(&mut self.behaviour.lock().unwrap());
+    }
+
+    pub(crate) fn watches(&self) -> usize {
+        self.behaviour.lock().unwrap().watches
     }
 
     pub(crate) fn add(&self, collection: &str, body: Value) {
@@ -138,7 +149,8 @@ impl EmulatedCluster {
             objects.retain(|other, thing| {
                 other != path
                     && space_of(other).as_deref() != Some(path)
-                    && thing["metadata"]["ownerReferences"][0]["uid"] != *uid
+                    && (thing["metadata"]["ownerReferences"][0]["uid"] != *uid
+                        || behaviour.routes_stay && other.contains("/tcproutes/"))
             });
         } else if let Some(later) = objects.get_mut(path) {
             if let Some(hindrance) = behaviour.hindrance.filter(|_| is_leaving(&object)) {
@@ -156,10 +168,15 @@ impl EmulatedCluster {
             }
             if path.contains("/pods/") {
                 later["spec"]["nodeName"] = "node".into();
-                later["status"] = match &behaviour.pod_status {
+                let status = match &behaviour.pod_status {
                     Value::Null => running(),
                     status => status.clone(),
                 };
+                if later["status"] != status {
+                    later["status"] = status;
+                    let version = object["metadata"]["resourceVersion"].as_str().unwrap();
+                    later["metadata"]["resourceVersion"] = format!("{version}1").into();
+                }
             }
         }
         answer(200, &object)
@@ -180,10 +197,26 @@ impl EmulatedCluster {
             is_in(place, path) && fits(object) && !hidden.contains(*place)
         });
         let items: Vec<_> = items.map(|(_, object)| object).collect();
-        answer(200, &json!({"metadata": {}, "items": items}))
+        answer(
+            200,
+            &json!({"metadata": {"resourceVersion": "1"}, "items": items}),
+        )
+    }
+
+    async fn watch(&self, uri: Uri) -> Answer {
+        let query = uri.query().unwrap_or_default();
+        if !self.behaviour.lock().unwrap().half_open_watches {
+            return refusal(403, "Forbidden", "nobody may watch");
+        }
+        if query.contains("watch=") {
+            return pending().await;
+        }
+        self.behaviour.lock().unwrap().watches += 1;
+        self.list(uri.path(), query)
     }
 
     fn delete(&self, path: &str, query: &str, options: &Value) -> Answer {
+        let stays = path.contains("/tcproutes/") && self.behaviour.lock().unwrap().routes_stay;
         let mut objects = self.objects.lock().unwrap();
         if path.ends_with("/pods") {
             let fits = selected(query);
@@ -205,7 +238,7 @@ impl EmulatedCluster {
         if space_of(path).is_none() || path.contains("/pods/") || foreground {
             // These take their time.
             object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
-        } else {
+        } else if !stays {
             objects.remove(path);
         }
         answer(200, &json!({}))
@@ -314,6 +347,14 @@ fn running() -> Value {
     })
 }
 
+/// The status of a pod whose container waits for the reason.
+pub(crate) fn waiting(reason: &str, message: &str) -> Value {
+    json!({"phase": "Pending", "containerStatuses": [{
+        "name": "small", "image": "i", "imageID": "", "ready": false, "restartCount": 0,
+        "state": {"waiting": {"reason": reason, "message": message}},
+    }]})
+}
+
 fn is_leaving(object: &Value) -> bool {
     !object["metadata"]["deletionTimestamp"].is_null()
 }
@@ -419,12 +460,14 @@ impl Connect for ConnectEmulated {
                 }
             }
         });
-        let nothing = tower::service_fn(|_: Request<Body>| async {
-            refusal(403, "Forbidden", "nobody may watch")
+        let cluster = Arc::clone(&self.cluster);
+        let watches = tower::service_fn(move |request: Request<Body>| {
+            let cluster = Arc::clone(&cluster);
+            async move { cluster.watch(request.uri().clone()).await }
         });
         Ok(Connection {
             client: Client::new(calls, "default"),
-            watching: Client::new(nothing, "default"),
+            watching: Client::new(watches, "default"),
             host: "https://emulated".to_owned(),
             skip_tls: false,
             ca: Some("Y2E=".to_owned()),

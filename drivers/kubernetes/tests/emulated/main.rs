@@ -12,8 +12,12 @@
 mod caller;
 mod cluster;
 mod common;
+mod forward;
+mod gateway;
 mod kit;
 mod life;
 mod openshift;
+mod patience;
 mod share;
 mod trouble;
+mod watch;
