@@ -336,6 +336,8 @@ pub enum FailureKind {
     Refused,
     /// This worker cannot do it now (its disk is full, say); another may.
     Unable,
+    /// The worker was stopped meanwhile. The same call may be repeated at once.
+    Interrupted,
     /// The work was done and went wrong.
     Failed,
     /// What is asked for is not here.

@@ -32,6 +32,7 @@ mod problem;
 mod provider;
 mod upload;
 mod upload_delete;
+mod withheld;
 mod works;
 
 use std::collections::BTreeMap;
@@ -62,6 +63,7 @@ use drivers::Drivers;
 use functions::Functions;
 use upload::Uploads;
 use upload_delete::Removals;
+use withheld::Withheld;
 
 /// How long builds get to clean up when the worker stops; a little more than a program gets from its source.
 const STOP_GRACE: Duration = Duration::from_secs(50);
@@ -90,6 +92,10 @@ pub struct Options {
     /// Between two looks for what was left over: downloads that nobody goes on with, deletions that failed, and what
     /// failed uploads have left in clouds.
     pub tidy_every: Duration,
+    /// How long a build or an import is not offered after this worker was unable to do it.
+    pub unable_pause: Duration,
+    /// Between two checks for which builds there is disk space.
+    pub space_check_every: Duration,
 }
 
 impl Options {
@@ -104,6 +110,8 @@ impl Options {
             backoff: ReconnectBackoff::default(),
             logs: LogLimits::default(),
             tidy_every: Duration::from_secs(60 * 60),
+            unable_pause: Duration::from_secs(30),
+            space_check_every: Duration::from_secs(30),
         }
     }
 }
@@ -178,6 +186,7 @@ pub(crate) struct Context {
     drivers: Drivers,
     events: Arc<dyn Events>,
     functions: Functions,
+    withheld: Withheld,
     builds: Builds,
     uploads: Uploads,
     removals: Removals,
@@ -237,6 +246,7 @@ impl Worker {
             repository,
             drivers: Drivers::new(drivers),
             events,
+            withheld: Withheld::default(),
             builds: Builds::default(),
             uploads: Uploads::default(),
             removals: Removals::default(),
@@ -245,6 +255,7 @@ impl Worker {
         });
         // However this ends, builds do not go on unnoticed.
         let _stop = stopping.clone().drop_guard();
+        context.check_space().await;
         context.offer_everything();
         context.forget_failures();
         publish.send_replace(Some(Arc::downgrade(&context)));
@@ -253,6 +264,7 @@ impl Worker {
             while config.changed().await.is_ok() {
                 context.repository.set_limits(limits(&context.config()));
                 context.offer_configured();
+                context.check_space().await;
             }
             std::future::pending::<()>().await;
         };
@@ -263,6 +275,15 @@ impl Worker {
             loop {
                 interval.tick().await;
                 context.tidy().await;
+            }
+        };
+        let watch_space = async {
+            loop {
+                tokio::select! {
+                    () = tokio::time::sleep(context.options.space_check_every) => {}
+                    () = context.withheld.space_changed() => {}
+                }
+                context.check_space().await;
             }
         };
         let work = async {
@@ -278,6 +299,7 @@ impl Worker {
             () = work => {}
             () = follow_config => {}
             () = tidy => {}
+            () = watch_space => {}
         }
         // Works outlive the jobs that asked for them.
         stopping.cancel();

@@ -207,13 +207,19 @@ impl Budget {
         self.lock().check(layout, needed)
     }
 
+    /// Returns how many more bytes fit within the limits.
+    pub(crate) fn available(&self, layout: &Layout) -> Result<u64, FileError> {
+        let state = self.lock();
+        Ok(state.space(layout)?.available(&state.limits))
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, BudgetState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl BudgetState {
-    fn check(&self, layout: &Layout, needed: u64) -> Result<(), BudgetError> {
+    fn space(&self, layout: &Layout) -> Result<Space, FileError> {
         let dir = layout.dir();
         let usage = DiskUsage::of(layout)?;
         let reserved: u64 = self
@@ -230,7 +236,20 @@ impl BudgetState {
             .fold(0, u64::saturating_add);
 
         let disk = rustix::fs::statvfs(dir).attempt("read the free space of", dir)?;
-        let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+        Ok(Space {
+            free: disk.f_bavail.saturating_mul(disk.f_frsize),
+            used: usage.total,
+            reserved,
+        })
+    }
+
+    fn check(&self, layout: &Layout, needed: u64) -> Result<(), BudgetError> {
+        let dir = layout.dir();
+        let Space {
+            free,
+            used,
+            reserved,
+        } = self.space(layout)?;
         let DiskLimits {
             keep_free,
             max_used,
@@ -248,19 +267,38 @@ impl BudgetState {
             .into());
         }
         if let Some(limit) = max_used
-            && needed.saturating_add(reserved).saturating_add(usage.total) > limit
+            && needed.saturating_add(reserved).saturating_add(used) > limit
         {
             let dir = dir.to_owned();
             return Err(InsufficientSpace::Directory {
                 dir,
                 needed: ByteSize(needed),
                 limit: ByteSize(limit),
-                used: ByteSize(usage.total),
+                used: ByteSize(used),
                 reserved: ByteSize(reserved),
             }
             .into());
         }
         Ok(())
+    }
+}
+
+/// The space on the file system of images-dir, in bytes.
+struct Space {
+    free: u64,
+    /// By images-dir.
+    used: u64,
+    /// By running work, and not written yet.
+    reserved: u64,
+}
+
+impl Space {
+    fn available(&self, limits: &DiskLimits) -> u64 {
+        let on_disk = self.free.saturating_sub(limits.keep_free);
+        let in_dir = limits
+            .max_used
+            .map_or(u64::MAX, |limit| limit.saturating_sub(self.used));
+        on_disk.min(in_dir).saturating_sub(self.reserved)
     }
 }
 

@@ -244,11 +244,15 @@ pub async fn download(
         },
         single_request: false,
         resumed: false,
+        refused: false,
     };
     let result = task.run().await;
     let discard = match &result {
         Ok(_) => order.packing != Packing::None,
-        Err(error) => error.is_permanent() || error.is_out_of_space(),
+        // What was received before the disk was full can be continued when there is space again.
+        Err(error) => {
+            error.is_permanent() || error.is_out_of_space() && !(task.refused && task.resumed)
+        }
     };
     if discard {
         let staging = Arc::clone(&task.staging);
@@ -271,6 +275,8 @@ struct DownloadTask<'a> {
     single_request: bool,
     /// The last attempt reused data of an earlier one.
     resumed: bool,
+    /// The last attempt was refused for lack of space before it received anything.
+    refused: bool,
 }
 
 impl DownloadTask<'_> {
@@ -342,6 +348,7 @@ impl DownloadTask<'_> {
         let _room = match (self.repository, source.size) {
             (Some(repository), Some(size)) => {
                 let room = repository.reserve_file(&self.staging.path, size);
+                self.refused = room.is_err();
                 Some(room.map_err(|error| TransferError::Permanent(error.into()))?)
             }
             _ => None,

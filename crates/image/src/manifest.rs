@@ -121,6 +121,8 @@ pub struct ManifestUpload {
 pub enum UploadOutcome {
     /// In progress; after a restart, unknown.
     Pending,
+    /// The worker was stopped meanwhile. The upload can be continued.
+    Interrupted,
     Ready {
         external_id: Box<str>,
         external_name: Box<str>,

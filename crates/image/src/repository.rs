@@ -136,6 +136,18 @@ impl Repository {
         std::fs::read(self.inner.layout.manifest_dir(&base).join(name)).ok()
     }
 
+    /// Returns the estimated size of the next build of an image.
+    pub fn estimate_build(&self, image: &ImageName) -> u64 {
+        let inner = &self.inner;
+        inner.budget.estimate_build(inner.largest_build(image))
+    }
+
+    /// Returns how many more bytes fit within the limits, in addition to reservations. Blocks.
+    pub fn available_space(&self) -> Result<u64, Error> {
+        let inner = &self.inner;
+        Ok(inner.budget.available(&inner.layout)?)
+    }
+
     /// Checks whether `needed` more bytes fit within the limits, in addition to reservations. Blocks.
     pub(crate) fn check_space(&self, needed: u64) -> Result<(), Error> {
         let inner = &self.inner;

@@ -24,6 +24,7 @@ use nodeyard_store::lock::LockGuard;
 use nodeyard_store::registry::{NodeShape, Patience};
 use nodeyard_store::view::{Change, Changes, Item};
 use nodeyard_store::{CreateMode, Error, Result, TreePath, ext};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
@@ -287,12 +288,19 @@ impl<'a> Keeper<'a> {
     }
 
     fn begin_looks(&mut self) {
+        // The slots of a machine are registered in their order.
+        let mut previous: HashMap<&Identity, oneshot::Receiver<()>> = HashMap::new();
         for index in std::mem::take(&mut self.vacant) {
             let Some(place) = self.places.get(index) else {
                 continue;
             };
             if self.looking.insert(index) {
-                let work = register(self.ctx, self.provider, self.guard, index, place);
+                let (registered, next) = oneshot::channel();
+                let turn = RegistrationTurn {
+                    previous: previous.insert(&place.machine, next),
+                    _registered: registered,
+                };
+                let work = register(self.ctx, self.provider, self.guard, (index, place), turn);
                 self.looks.push(Box::pin(work));
             }
         }
@@ -387,17 +395,28 @@ async fn inspect(provider: &Provider, place: &Place) -> Result<Sighting, nodeyar
     }
 }
 
+/// The turn of a slot among those of its machine.
+struct RegistrationTurn {
+    /// Dropped when the slot before this one is registered, or failed to be.
+    previous: Option<oneshot::Receiver<()>>,
+    /// Dropped when the turn is over.
+    _registered: oneshot::Sender<()>,
+}
+
 async fn register(
     ctx: &Context,
     provider: &Provider,
     guard: &LockGuard,
-    index: Index,
-    place: &Place,
+    (index, place): (Index, &Place),
+    mut turn: RegistrationTurn,
 ) -> Look {
     let sighting = match inspect(provider, place).await {
         Ok(sighting) => sighting,
         Err(error) => return Look::Failed(index, error),
     };
+    if let Some(previous) = turn.previous.take() {
+        let _dropped = previous.await;
+    }
     let mut node = Node::init(ctx.clock.now());
     node.set_state(NodeState::Ready, ctx.clock.now());
     describe(&mut node, provider, place, sighting);

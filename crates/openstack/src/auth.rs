@@ -22,6 +22,18 @@ const CALL: &str = "log in";
 /// A token is renewed this long before it expires, or after nine tenths of a shorter lifetime.
 const MARGIN: Duration = Duration::from_secs(300);
 
+/// A transfer begins with a token that has used up at most this part of its lifetime.
+const TRANSFER_SHARE: u32 = 10;
+
+/// What a token is needed for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TokenPurpose {
+    /// A call that ends soon.
+    Call,
+    /// A transfer that may take as long as a token lives. Services may check the token again at its end.
+    Transfer,
+}
+
 #[derive(Debug)]
 pub(crate) struct Token {
     /// Marked as a secret, so that nothing prints it.
@@ -29,6 +41,18 @@ pub(crate) struct Token {
     pub(crate) catalog: Catalog,
     pub(crate) project_id: Option<Box<str>>,
     renew_at: Option<Instant>,
+    /// Until when a transfer may begin.
+    transfers_until: Option<Instant>,
+}
+
+impl Token {
+    fn is_good_for(&self, purpose: TokenPurpose) -> bool {
+        let until = match purpose {
+            TokenPurpose::Call => self.renew_at,
+            TokenPurpose::Transfer => self.transfers_until,
+        };
+        until.is_none_or(|until| Instant::now() < until)
+    }
 }
 
 /// The current token. One call requests a new one, and the others wait for it.
@@ -41,11 +65,11 @@ impl Tokens {
         settings: &CloudSettings,
         transport: &dyn Transport,
         limit: Duration,
+        purpose: TokenPurpose,
     ) -> Result<Arc<Token>, Error> {
         let mut current = self.0.lock().await;
-        let now = Instant::now();
         if let Some(token) = &*current
-            && token.renew_at.is_none_or(|at| now < at)
+            && token.is_good_for(purpose)
         {
             return Ok(Arc::clone(token));
         }
@@ -133,9 +157,11 @@ async fn fetch(
         .cloned()
         .ok_or_else(|| malformed().with_message("there is no token in it"))?;
     header.set_sensitive(true);
+    let life = described.token.life();
     Ok(Token {
         header,
-        renew_at: described.token.life().map(|life| begun + renew_after(life)),
+        renew_at: life.map(|life| begun + renew_after(life)),
+        transfers_until: life.map(|life| begun + life / TRANSFER_SHARE),
         catalog: described.token.catalog,
         project_id: described.token.project.map(|project| project.id),
     })

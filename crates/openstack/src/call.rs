@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use crate::auth::TokenPurpose;
 use crate::error::{Error, ErrorKind};
 use crate::service::Service;
 use crate::session::Session;
@@ -241,9 +242,13 @@ impl<'s> Call<'s> {
         body: Body,
         limit: Option<Duration>,
     ) -> Result<CallResponse, FailedAttempt> {
+        let purpose = match &body {
+            Body::Stream(_) => TokenPurpose::Transfer,
+            Body::Empty | Body::Bytes(_) => TokenPurpose::Call,
+        };
         let token = self
             .session
-            .token()
+            .token_for(purpose)
             .await
             .map_err(FailedAttempt::before_sending)?;
         let request = self

@@ -8,7 +8,7 @@ use nodeyard_driver::{CallClass, RateLimiter};
 use nodeyard_fetch::Backoff;
 use reqwest::{Method, Url};
 
-use crate::auth::{Token, Tokens};
+use crate::auth::{Token, TokenPurpose, Tokens};
 use crate::call::Call;
 use crate::clouds::{CloudSettings, SettingsError};
 use crate::error::Error;
@@ -108,11 +108,15 @@ impl Session {
     }
 
     pub(crate) async fn token(&self) -> Result<Arc<Token>, Error> {
+        self.token_for(TokenPurpose::Call).await
+    }
+
+    pub(crate) async fn token_for(&self, purpose: TokenPurpose) -> Result<Arc<Token>, Error> {
         let shared = &*self.0;
         let limit = shared.options.limit;
         shared
             .tokens
-            .get(&shared.settings, &*shared.transport, limit)
+            .get(&shared.settings, &*shared.transport, limit, purpose)
             .await
     }
 

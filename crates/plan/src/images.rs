@@ -67,6 +67,9 @@ impl Default for Pace {
 
 impl Pace {
     fn retry_at(&self, setback: &Setback) -> Timestamp {
+        if setback.uncounted > 0 {
+            return setback.at;
+        }
         let doublings = setback.failures.saturating_sub(1).min(31);
         let wait = self.first_retry.saturating_mul(1 << doublings);
         setback.at + wait.min(self.longest_retry)

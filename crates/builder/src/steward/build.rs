@@ -19,7 +19,9 @@ use super::inquiry::{Found, Stand};
 use super::notes::Notes;
 use super::progress::Reporter;
 use super::zuul::{Fetched, Vain};
-use crate::jobs::{BuildJob, BuildResult, Failure, Function, ImportJob, Provenance, from_payload};
+use crate::jobs::{
+    BuildJob, BuildResult, Failure, FailureKind, Function, ImportJob, Provenance, from_payload,
+};
 
 impl Context {
     pub(super) async fn build(
@@ -109,6 +111,8 @@ pub(super) struct Running<'c> {
     fetched: Option<Fetched>,
     /// Somebody was asked to make it. Otherwise its failure says nothing of what it would have been made of.
     tried: bool,
+    /// Its worker has said itself why it failed, as the answer to the job.
+    answered: bool,
     begun: Instant,
     /// It was seen from its beginning on, so that it is known how long it took.
     whole: bool,
@@ -128,6 +132,7 @@ impl<'c> Running<'c> {
             asked,
             fetched: None,
             tried: true,
+            answered: false,
             begun: Instant::now(),
             whole: true,
         }
@@ -179,7 +184,10 @@ impl<'c> Running<'c> {
                 // A worker that knows only the old answer, or garbles the new one.
                 _ => ctx.inquire_build(&self.key, &function).await,
             },
-            Answer::Failed(failure) => Found::Failed(failure),
+            Answer::Failed(failure) => {
+                self.answered = true;
+                Found::Failed(failure)
+            }
             Answer::Lost(reason) => {
                 tracing::info!(image = %self.key.image, %build, reason, "the answer to a build was lost");
                 ctx.inquire_build(&self.key, &function).await
@@ -231,6 +239,19 @@ impl<'c> Running<'c> {
             images.delete_build_request(&self.key.image).await?;
         }
         Ok(())
+    }
+
+    /// Whether its worker was stopped, or was unable to make it and another one can be asked. A worker that was unable has
+    /// withdrawn its function. What was lost with its worker may have been the reason for that.
+    async fn can_be_repeated_at_once(&self, failure: &Failure) -> bool {
+        match failure.kind {
+            FailureKind::Interrupted => true,
+            FailureKind::Unable if self.answered => {
+                let functions = self.ctx.directory.fresh().await;
+                functions.answers(&self.function())
+            }
+            _ => false,
+        }
     }
 
     async fn note_provenance(&self, provenance: Option<&Provenance>) -> Result<()> {
@@ -292,7 +313,8 @@ impl<'c> Running<'c> {
                     formats: None,
                     exit_code: failure.exit_code.unwrap_or(1),
                 });
-                if let Some(fetched) = self.fetched.as_ref().filter(|_| self.tried) {
+                let counts = !self.can_be_repeated_at_once(&failure).await;
+                if let Some(fetched) = self.fetched.as_ref().filter(|_| self.tried && counts) {
                     let vain = Vain {
                         key: &self.key,
                         order: self.order,
@@ -308,6 +330,7 @@ impl<'c> Running<'c> {
                     build,
                     order: self.order,
                     reason: failure.reason,
+                    counts,
                 };
                 return ctx.failed(image, trouble).await;
             }

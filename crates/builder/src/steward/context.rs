@@ -52,6 +52,9 @@ pub(super) struct Trouble {
     pub(super) build: BuildId,
     pub(super) order: i64,
     pub(super) reason: String,
+    /// Whether the next attempt waits. Otherwise nothing is wrong with what was attempted: the worker was stopped, or another
+    /// one can do it.
+    pub(super) counts: bool,
 }
 
 impl Context {
@@ -117,15 +120,21 @@ impl Context {
             build,
             order,
             reason,
+            counts,
         } = trouble;
-        tracing::warn!(%image, %build, ?subject, reason, "image work failed");
+        if counts {
+            tracing::warn!(%image, %build, ?subject, reason, "image work failed");
+        } else {
+            tracing::info!(%image, %build, ?subject, reason, "image work was not completed; retrying at once");
+        }
         // Whoever asks for a build starts the count anew.
         let request = match subject {
             Subject::Build => self.registry.images().build_request(image).await?,
             _ => None,
         };
         let latest = Setback {
-            failures: 1,
+            failures: u32::from(counts),
+            uncounted: u32::from(!counts),
             at: now(),
             build,
             order,

@@ -14,6 +14,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::jobs::Provenance;
 
+/// How often in a row an attempt may come to nothing without being a failure.
+const MAX_UNCOUNTED: u32 = 5;
+
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Notes {
     /// What failed lately, how often and why.
@@ -99,12 +102,25 @@ impl Notes {
         ext::delete_recursive(tree, &path).await
     }
 
-    /// One more failure in a row.
+    /// Records a failure; `latest` says by its numbers whether it counts. Too many in a row that do not count are one that
+    /// does.
     pub(super) fn fail(&mut self, subject: Subject, latest: Setback, counts_anew: bool) {
-        let earlier = self.setbacks.get(&subject).map_or(0, |last| last.failures);
-        let failures = if counts_anew { 0 } else { earlier } + 1;
-        self.setbacks
-            .insert(subject, Setback { failures, ..latest });
+        let last = self.setbacks.get(&subject);
+        let failures = last.map_or(0, |last| last.failures);
+        let failures = if counts_anew { 0 } else { failures };
+        let uncounted = last.map_or(0, |last| last.uncounted) + latest.uncounted;
+        let counts = latest.uncounted == 0 || uncounted > MAX_UNCOUNTED;
+        let (failures, uncounted) = if counts {
+            (failures + 1, 0)
+        } else {
+            (failures, uncounted)
+        };
+        let setback = Setback {
+            failures,
+            uncounted,
+            ..latest
+        };
+        self.setbacks.insert(subject, setback);
     }
 
     /// Forgets a build that is gone, but for where it came from if it is `in_use`; and those that went before it and are

@@ -54,7 +54,8 @@ impl Context {
         }
         match self.delete_files(build, &DeleteJob::default()).await {
             Ok(()) => tracing::info!(%image, %build, "files without a record are deleted"),
-            Err(reason) => {
+            Err(failure) => {
+                let reason = failure.reason;
                 tracing::warn!(%image, %build, reason, "files without a record cannot be deleted");
             }
         }

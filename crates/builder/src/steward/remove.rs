@@ -13,7 +13,7 @@ use nodeyard_store::{Result, TreePath, ext};
 use super::calls::Answer;
 use super::context::{Came, Context, Trouble, key, now};
 use super::notes::Notes;
-use crate::jobs::{DeleteJob, FailureKind, Function, UploadDeleteJob};
+use crate::jobs::{DeleteJob, Failure, FailureKind, Function, UploadDeleteJob};
 
 impl Context {
     /// From the cloud first, then the record.
@@ -62,8 +62,8 @@ impl Context {
                 images.delete_upload(&key).await?;
                 self.worked(image, &subject).await?;
             }
-            Err(reason) => {
-                let trouble = trouble(&picture, upload.build, subject, reason);
+            Err(failure) => {
+                let trouble = trouble(&picture, upload.build, subject, failure);
                 self.failed(image, trouble).await?;
             }
         }
@@ -106,8 +106,8 @@ impl Context {
                     .await?;
                 }
             }
-            Err(reason) => {
-                let trouble = trouble(&picture, build, subject, reason);
+            Err(failure) => {
+                let trouble = trouble(&picture, build, subject, failure);
                 self.failed(image, trouble).await?;
             }
         }
@@ -152,8 +152,8 @@ impl Context {
                 })
                 .await?;
             }
-            Err(reason) => {
-                let trouble = trouble(&picture, build, subject, reason);
+            Err(failure) => {
+                let trouble = trouble(&picture, build, subject, failure);
                 self.failed(image, trouble).await?;
             }
         }
@@ -163,7 +163,11 @@ impl Context {
 
     /// If nobody answers for the image, its files are gone, or their worker is away: when it returns, they are
     /// found as files without a record.
-    pub(super) async fn delete_files(&self, build: BuildId, job: &DeleteJob) -> Result<(), String> {
+    pub(super) async fn delete_files(
+        &self,
+        build: BuildId,
+        job: &DeleteJob,
+    ) -> Result<(), Failure> {
         let function = Function::Delete(ImageId::from(build));
         let functions = self.directory.fresh().await;
         if functions.silence().is_none() && !functions.answers(&function) {
@@ -213,22 +217,23 @@ fn unlock_build(build: BuildId) -> impl FnOnce(&mut Picture) {
     }
 }
 
-fn trouble(picture: &Picture, build: BuildId, subject: Subject, reason: String) -> Trouble {
+fn trouble(picture: &Picture, build: BuildId, subject: Subject, failure: Failure) -> Trouble {
     let order = picture.builds.get(&build).map_or(0, |build| build.order);
     Trouble {
         subject,
         build,
         order,
-        reason,
+        counts: failure.kind != FailureKind::Interrupted,
+        reason: failure.reason,
     }
 }
 
 /// What is not there is deleted.
-fn gone(answer: Answer) -> Result<(), String> {
+fn gone(answer: Answer) -> Result<(), Failure> {
     match answer {
         Answer::Done(_) => Ok(()),
         Answer::Failed(failure) if failure.kind == FailureKind::Missing => Ok(()),
-        Answer::Failed(failure) => Err(failure.reason),
-        Answer::Lost(reason) | Answer::Unsent(reason) => Err(reason),
+        Answer::Failed(failure) => Err(failure),
+        Answer::Lost(reason) | Answer::Unsent(reason) => Err(Failure::unable(reason)),
     }
 }

@@ -17,7 +17,9 @@ use super::context::{Came, Context, Trouble, key, now};
 use super::inquiry::{Found, Stand};
 use super::notes::Notes;
 use super::progress::Reporter;
-use crate::jobs::{Failure, Function, UploadDeleteJob, UploadJob, UploadResult, from_payload};
+use crate::jobs::{
+    Failure, FailureKind, Function, UploadDeleteJob, UploadJob, UploadResult, from_payload,
+};
 
 impl Context {
     pub(super) async fn upload(
@@ -189,8 +191,8 @@ impl<'c> Uploading<'c> {
     async fn end(&self, mut claim: Claim, found: Found<UploadResult>) -> Result<Came> {
         let result = match found {
             Found::Done(result) => Ok(result),
-            Found::Failed(failure) => Err(failure.reason),
-            Found::Nothing => Err("no worker knows of the upload any more".to_owned()),
+            Found::Failed(failure) => Err(failure),
+            Found::Nothing => Err(Failure::unable("no worker knows of the upload any more")),
         };
         let stored = loop {
             match self.store(claim.guard(), result.as_ref().ok()).await {
@@ -205,7 +207,7 @@ impl<'c> Uploading<'c> {
             Ok(_) if stored => self.succeeded().await?,
             // Nobody remembers it: it must not stay in the cloud.
             Ok(result) => self.undo(result).await,
-            Err(reason) => self.failed(reason).await?,
+            Err(failure) => self.failed(failure).await?,
         }
         claim.release().await?;
         Ok(Came::Through)
@@ -258,13 +260,14 @@ impl<'c> Uploading<'c> {
         .await
     }
 
-    async fn failed(&self, reason: String) -> Result<()> {
+    async fn failed(&self, failure: Failure) -> Result<()> {
         let build = &self.key.build;
         let trouble = Trouble {
             subject: self.subject(),
             build: build.build,
             order: self.order,
-            reason,
+            counts: failure.kind != FailureKind::Interrupted,
+            reason: failure.reason,
         };
         self.ctx.failed(&build.image, trouble).await
     }

@@ -8,7 +8,7 @@ use nodeyard_gearman::worker::{Job, JobError, JobHandler};
 
 use super::problem::Problem;
 use super::{Context, build, delete, info, upload, upload_delete};
-use crate::jobs::{Failure, Function};
+use crate::jobs::{Failure, FailureKind, Function};
 
 /// Answers the jobs of one function.
 #[derive(Debug)]
@@ -34,6 +34,12 @@ impl JobHandler for Answer {
                 upload_delete::serve(&context, provider, &job).await
             }
         };
+        if matches!(
+            self.function,
+            Function::Build(_) | Function::Import(_) | Function::Delete(_)
+        ) {
+            context.withheld.note_space_changed();
+        }
         match answer {
             Ok(data) => Ok(data.into()),
             Err(Problem::Expected(failure)) => {
@@ -43,6 +49,10 @@ impl JobHandler for Answer {
                 };
                 let Failure { reason, kind, .. } = &failure;
                 tracing::info!(function = %self.function, ?kind, reason, "a job failed");
+                let is_build = matches!(self.function, Function::Build(_) | Function::Import(_));
+                if is_build && *kind == FailureKind::Unable {
+                    context.pause_function(&self.function).await;
+                }
                 job.data(failure.to_line()).await;
                 Err(JobError::Fail)
             }

@@ -167,7 +167,8 @@ impl Build {
             image: image.clone(),
             id: order.image_id.clone(),
             managed: provider::managed(order.managed.as_deref())?,
-            need: None,
+            // Its downloads reserve their space when their sizes are known.
+            need: Some(0),
         };
         let import = Import::of(&config, image, order)?;
         Ok(Self {
@@ -290,7 +291,7 @@ impl Build {
     fn stopped(&self, left: Option<&SourceError>) -> Problem {
         let left = left.map(|left| format!("; {left}")).unwrap_or_default();
         if self.context.stopping.is_cancelled() {
-            return Problem::unable(format!("the worker stopped during the build{left}"));
+            return Problem::interrupted(format!("the worker stopped during the build{left}"));
         }
         let (time, setting) = self.how.time_limit();
         let reason = format!(

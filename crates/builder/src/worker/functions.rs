@@ -66,6 +66,14 @@ impl Functions {
         self.pool(function).unregister(&function.to_string());
     }
 
+    /// Waits until the servers know which builds and imports are offered.
+    pub(super) async fn builds_sent(&self) {
+        let sent = self.build.synced();
+        if tokio::time::timeout(SYNC_LIMIT, sent).await.is_err() {
+            tracing::warn!("timed out sending functions to a job server");
+        }
+    }
+
     /// Waits until the servers know what was offered.
     async fn sent(&self) {
         let sent = async { tokio::join!(self.upload.synced(), self.info.synced()) };
@@ -103,9 +111,12 @@ impl Context {
         }
     }
 
-    /// What the configuration names, and nothing else of its kind.
+    /// What the configuration names and is not withheld, and nothing else of its kind.
     pub(super) fn offer_configured(self: &Arc<Self>) {
-        let wanted = configured(&self.config());
+        // Held to the end, so that nobody who knows less offers what was withdrawn.
+        let withheld = self.withheld.lock();
+        let mut wanted = configured(&self.config());
+        wanted.retain(|function| !withheld.contains(function));
         let offered = self.functions.names();
         let outdated = offered.iter().filter_map(|name| Function::parse(name));
         for function in outdated.filter(|function| !wanted.contains(function)) {
@@ -154,7 +165,7 @@ impl Context {
     }
 }
 
-fn configured(config: &Config) -> BTreeSet<Function> {
+pub(super) fn configured(config: &Config) -> BTreeSet<Function> {
     let builds = config.images.values().filter_map(|image| {
         let name = ImageName::new(image.name.as_str()).ok()?;
         works_on(config, &image.name).then_some(match image.source {

@@ -22,12 +22,17 @@ use crate::jobs::{
 use crate::source::Console;
 
 /// The words for what can be done about a failure, as manifests hold them.
-const KINDS: [(FailureKind, &str); 4] = [
+const KINDS: [(FailureKind, &str); 5] = [
     (FailureKind::Refused, "refused"),
     (FailureKind::Unable, "unable"),
+    (FailureKind::Interrupted, "interrupted"),
     (FailureKind::Failed, "failed"),
     (FailureKind::Missing, "missing"),
 ];
+
+/// Why an upload ended that the stop of its worker interrupted.
+pub(super) const INTERRUPTED_UPLOAD: &str =
+    "the worker stopped during the upload; ask for it again and it goes on";
 
 pub(super) async fn serve(
     context: &Arc<Context>,
@@ -119,14 +124,19 @@ fn describe_upload(context: &Context, id: &ImageId, upload: &ManifestUpload) -> 
         {
             UploadProgress::Uploading
         }
+        UploadOutcome::Pending if upload.upload_id.is_some_and(is_made_up) => {
+            UploadProgress::Failed(Failure::new(
+                FailureKind::Unable,
+                "it came to nothing; what it may have left in the cloud is being removed",
+            ))
+        }
         UploadOutcome::Pending => UploadProgress::Failed(Failure::new(
             FailureKind::Unable,
-            if upload.upload_id.is_some_and(is_made_up) {
-                "it came to nothing; what it may have left in the cloud is being removed"
-            } else {
-                "the worker stopped during the upload; ask for it again and it goes on"
-            },
+            "the worker ended unexpectedly during the upload; ask for it again and it goes on",
         )),
+        UploadOutcome::Interrupted => {
+            UploadProgress::Failed(Failure::new(FailureKind::Interrupted, INTERRUPTED_UPLOAD))
+        }
         UploadOutcome::Ready {
             external_id,
             external_name,

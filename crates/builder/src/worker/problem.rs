@@ -25,6 +25,10 @@ impl Problem {
         Self::new(FailureKind::Unable, reason)
     }
 
+    pub(super) fn interrupted(reason: impl Into<String>) -> Self {
+        Self::new(FailureKind::Interrupted, reason)
+    }
+
     pub(super) fn failed(reason: impl Into<String>) -> Self {
         Self::new(FailureKind::Failed, reason)
     }

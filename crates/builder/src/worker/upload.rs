@@ -188,7 +188,7 @@ fn start(context: &Arc<Context>, id: &ImageId, order: &UploadJob) -> Result<Aske
         Some(UploadOutcome::Failed(failure)) => {
             return Err(Problem::Expected(from_manifest(failure)));
         }
-        Some(UploadOutcome::Pending) | None => {}
+        Some(UploadOutcome::Pending | UploadOutcome::Interrupted) | None => {}
     }
     if manifest.files.is_empty() {
         let reason = format!("image {id} has no files here any more");

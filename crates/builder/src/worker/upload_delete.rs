@@ -102,7 +102,9 @@ impl Removal {
         let deleted = cloud::delete_image(&*driver, &target);
         let deleted = tokio::select! {
             deleted = tokio::time::timeout(CLOUD_DELETION, deleted) => deleted,
-            () = context.stopping.cancelled() => return Err(Problem::unable("the worker stopped")),
+            () = context.stopping.cancelled() => {
+                return Err(Problem::interrupted("the worker stopped"));
+            }
         };
         match deleted {
             Ok(Ok(())) => {}

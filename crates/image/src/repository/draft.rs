@@ -85,7 +85,7 @@ impl Repository {
         }
 
         let layout = &inner.layout;
-        let need = need.unwrap_or_else(|| inner.budget.estimate_build(inner.largest_build(&image)));
+        let need = need.unwrap_or_else(|| self.estimate_build(&image));
         let scratch = layout.scratch_of(&id);
         let reservation =
             inner

@@ -79,6 +79,24 @@ async fn a_node_is_used_and_comes_back_zookeeper() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_slots_of_a_static_machine_are_registered_in_order() {
+    let store = Store::embedded();
+    let launcher = Running::start(&store, Arc::new(Drivers), &config(2, 20)).await;
+    let registry = Registry::new(store.session().await);
+    complete(&registry, 40).await;
+    let mut nodes = nodes(&registry).await;
+    nodes.sort_by_key(|(id, _)| *id);
+    for machine in ["192.0.2.0", "192.0.2.1"] {
+        let slots = nodes.iter().map(|(_, node)| node);
+        let slots = slots.filter(|node| node.hostname.as_deref() == Some(machine));
+        let slots: Vec<_> = slots.map(|node| node.slot).collect();
+        assert_eq!(slots.len(), 20);
+        assert!(slots.is_sorted(), "{slots:?}");
+    }
+    launcher.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_nobody_can_serve_fails() {
     let store = Store::embedded();
     let launcher = Running::start(&store, Arc::new(Drivers), &config(2, 1)).await;

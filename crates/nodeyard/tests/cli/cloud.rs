@@ -111,6 +111,35 @@ fn images_that_no_record_knows_are_listed() {
 }
 
 #[test]
+fn a_provider_that_fails_does_not_fail_the_list_of_alien_images() {
+    let cloud = Cloud::start();
+    let unreachable = "  - {name: unreachable, driver: openstack, cloud: closed, pools: []}\n";
+    let config = CONFIG.replace("PORT", &cloud.port.to_string()) + unreachable;
+    cloud.bed.write("nodepool.yaml", config);
+    let port = nodeyard_testbeds::free_port().unwrap();
+    let closed = json!({"clouds": {"closed": {
+        "auth": {
+            "auth_url": format!("http://127.0.0.1:{port}/v3"), "username": "u", "password": "p",
+            "project_name": "p", "user_domain_name": "d", "project_domain_name": "d",
+        },
+        "region_name": "r",
+    }}});
+    cloud.bed.write("clouds.yaml", closed.to_string());
+    let _daemon = cloud.bed.up(&["-c", "nodepool.yaml"]);
+    let image = json!({"name": "left-over", "filename": "x", "nodepool_build_id": "0a5c8c1e6e2f4d0f9c3b7a8d5e1f2a3b"});
+    let image = cloud.call("create_image", &image);
+    let listed = cloud.bed.nodepool(&["alien-image-list"]).succeeded();
+    let expected = json!([{"provider": "cloud", "name": "left-over", "image_id": image["id"]}]);
+    assert_eq!(listed.json(), expected);
+    let text = "failed to list the images of a provider";
+    assert_eq!(listed.err.matches(text).count(), 2, "{listed:#?}");
+    cloud
+        .bed
+        .nodepool(&["alien-image-list", "unreachable"])
+        .failed("failed to list the images of unreachable");
+}
+
+#[test]
 fn operations_are_measured() {
     let ear = UdpSocket::bind("127.0.0.1:0").unwrap();
     ear.set_read_timeout(Some(Duration::from_secs(60))).unwrap();

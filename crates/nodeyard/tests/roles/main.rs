@@ -9,6 +9,7 @@
 )]
 
 mod bed;
+mod image_store;
 mod source;
 
 use std::fs;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use nodeyard_openstack::{
-    Clouds, Compute, ErrorKind, Method, NewServer, Options, ProcessEnvironment, Request, Response,
-    Service, Session, StatusCode, Transport, TransportError,
+    Clouds, Compute, DataTarget, ErrorKind, Images, Method, NewServer, Options, ProcessEnvironment,
+    Request, Response, Service, Session, StatusCode, Transport, TransportError,
 };
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -193,6 +193,36 @@ async fn a_token_is_renewed_before_it_ends() {
     tokio::time::sleep(Duration::from_secs(200)).await;
     compute.servers().await.unwrap();
     assert_eq!(*script.logins.lock().unwrap(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_upload_does_not_begin_with_a_token_that_soon_ends() {
+    let taken = std::iter::repeat_n(say(204, &json!({})), 4);
+    let (script, session) = session_of(3600, Options::default(), taken);
+    let images = Images::new(session);
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let send = || async {
+        // The script answers before it has the file.
+        let _malformed = images
+            .send("1", file.path(), DataTarget::Image, |_, _| {})
+            .await;
+    };
+    send().await;
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    send().await;
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    images.delete("2").await.unwrap();
+    send().await;
+    let file = "PUT /v2/images/1/file";
+    assert_eq!(
+        script.seen(),
+        [
+            format!("{file} token-1"),
+            format!("{file} token-1"),
+            "DELETE /v2/images/2 token-1".to_owned(),
+            format!("{file} token-2"),
+        ]
+    );
 }
 
 #[tokio::test(start_paused = true)]

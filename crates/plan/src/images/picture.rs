@@ -157,6 +157,10 @@ pub enum Subject {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Setback {
     pub failures: u32,
+    /// Attempts since then that do not count as failures, and are repeated at once: their worker was stopped, or another one
+    /// can make the next.
+    #[serde(default)]
+    pub uncounted: u32,
     /// The last one.
     pub at: Timestamp,
     /// The build that failed last, or whose upload did.

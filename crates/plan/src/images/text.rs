@@ -316,7 +316,13 @@ impl fmt::Display for Told<'_, Wait> {
                 )
             }
             Wait::Worker { function } => {
-                write!(f, "no worker answers {function}; start a builder that can")
+                write!(f, "no worker answers {function}; start a builder that can")?;
+                // Builders withdraw these while their disk is full.
+                let needs_space = ["image-build:", "image-import:"];
+                if needs_space.iter().any(|kind| function.starts_with(kind)) {
+                    f.write_str(", or free disk space if one runs")?;
+                }
+                Ok(())
             }
             Wait::JobServer { reason } => write!(f, "no job server answers: {reason}"),
         }

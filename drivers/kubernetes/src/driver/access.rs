@@ -45,9 +45,11 @@ impl KubernetesDriver {
             let token = self.wait_for_token(link, label, space).await?;
             credentials = Some(self.credentials(link, label, space, token));
         }
+        // Nodepool's openshift driver does not record it.
+        let host_pod = pod.filter(|_| self.options.holder != HolderKind::Project);
         let mut instance = Instance {
             cloud: self.options.context.clone(),
-            host_id: pod.and_then(|pod| Some(pod.spec.as_ref()?.node_name.as_deref()?.into())),
+            host_id: host_pod.and_then(|pod| Some(pod.spec.as_ref()?.node_name.as_deref()?.into())),
             python_path: Some(label.python_path.as_str().into()),
             shell_type: label.shell_type.as_deref().map(Into::into),
             ..Instance::new(space.external_id.clone(), metadata::takes(label))

@@ -48,6 +48,15 @@ async fn a_project_is_known_by_its_description() {
     assert!(cluster.exists().is_empty());
 }
 
+#[tokio::test]
+async fn a_pod_in_a_project_has_no_host_id() {
+    let cluster = Arc::new(EmulatedCluster::default());
+    let driver = driver(&cluster, options("pod", "openshift", "type: pod, image: i"));
+    let instance = create(&driver, &order("pod", 1)).await.unwrap();
+    assert_eq!(instance.connection_type.as_deref(), Some("kubectl"));
+    assert_eq!(instance.host_id, None);
+}
+
 /// As after a crash in the middle of a launch: nothing but its name leads to it.
 #[tokio::test]
 async fn a_project_that_no_list_shows_is_found_by_its_node() {

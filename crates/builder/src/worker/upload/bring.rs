@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::{Key, STEP, find_driver, upload_key};
 use crate::jobs::{UploadJob, UploadResult};
-use crate::worker::info::to_manifest;
+use crate::worker::info::{INTERRUPTED_UPLOAD, to_manifest};
 use crate::worker::problem::{Problem, blocking};
 use crate::worker::provider::UploadSettings;
 use crate::worker::{Context, cloud, hook};
@@ -127,9 +127,13 @@ impl Upload {
                     tracing::error!(id = %self.key.id, ?problem, "an upload cannot be noted");
                 }
             }
-            // It is noted as under way, and goes on when it is asked for again.
-            Err(_) if self.context.stopping.is_cancelled() => {}
-            // The same note lets this worker try again to remove what is left; a steward does so by its record.
+            // It goes on when it is asked for again. What has no record is removed by the next worker.
+            Err(_) if self.context.stopping.is_cancelled() => {
+                if self.key.has_record() {
+                    self.record(UploadOutcome::Interrupted).await?;
+                }
+            }
+            // The note that it is under way lets this worker try again to remove what is left; a steward does so by its record.
             Err(vain) if vain.leaves_remains && !self.key.has_record() => {}
             Err(vain) => {
                 let failure = to_manifest(&vain.problem.clone().into_failure());
@@ -180,10 +184,12 @@ impl Upload {
                 limit.as_secs()
             )),
         };
-        let stopping = self.context.stopping.is_cancelled();
+        if self.context.stopping.is_cancelled() {
+            return Err(stopped().into());
+        }
         Err(Vain {
             problem,
-            leaves_remains: stopping || !self.clean_up(external_id).await,
+            leaves_remains: !self.clean_up(external_id).await,
         })
     }
 
@@ -326,5 +332,5 @@ async fn follow(progress: &Progress, steps: &watch::Sender<u64>) -> Infallible {
 }
 
 fn stopped() -> Problem {
-    Problem::unable("the worker stopped during the upload; ask for it again and it goes on")
+    Problem::interrupted(INTERRUPTED_UPLOAD)
 }

@@ -206,6 +206,33 @@ impl Running {
         events: Arc<dyn Events>,
         timing: Timing,
     ) -> Self {
+        Self::launch(tree, servers, text, events, (timing, hasty()))
+    }
+
+    /// What has failed is not tried again as long as a test runs.
+    pub(crate) async fn start_without_retries(
+        store: &Store,
+        server: &TestJobServer,
+        text: &str,
+    ) -> Self {
+        let hour = Duration::from_secs(60 * 60);
+        let pace = Pace {
+            first_retry: hour,
+            longest_retry: hour,
+            ..hasty()
+        };
+        let tree = store.session().await;
+        let servers = vec![server.endpoint.clone()];
+        Self::launch(tree, servers, text, Arc::new(NoEvents), (quick(), pace))
+    }
+
+    fn launch(
+        tree: Arc<dyn Tree>,
+        servers: Vec<GearmanEndpoint>,
+        text: &str,
+        events: Arc<dyn Events>,
+        (timing, pace): (Timing, Pace),
+    ) -> Self {
         let (sender, config) = watch::channel(parse(text));
         let options = Options {
             hostname: "steward.example.com".into(),
@@ -214,7 +241,7 @@ impl Running {
             uploads: 8,
             cleans: true,
             timing,
-            pace: hasty(),
+            pace,
         };
         let parts = Parts {
             tree: Arc::clone(&tree),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nodeyard_builder::steward::{NoEvents, Timing};
 use nodeyard_driver_fake::{Simulate, Span};
-use nodeyard_model::UploadId;
+use nodeyard_model::{UploadId, UploadState};
 use nodeyard_testbeds::executable;
 use nodeyard_testbeds::gearman::Kind;
 use tokio::runtime::Runtime;
@@ -217,4 +217,38 @@ async fn a_worker_dies_and_gearmand_hands_its_jobs_out_again_or_not() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_dies_and_geard_forgets_its_jobs() {
     the_worker_dies(TestJobServer::foreign(Kind::Geard), false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_orderly_stop_of_a_builder_is_no_setback() {
+    let server = TestJobServer::start().await;
+    // Its own steward stops with it, or another one is told.
+    for steward_stops in [true, false] {
+        let bed = Bed::new().await;
+        let mut worker = RunningWorker::start(&server, &bed.clouds, &bed.text).await;
+        let mut steward = Running::start_without_retries(&bed.store, &server, &bed.text).await;
+        bed.until_begun(1).await;
+        bed.hold_builds(false);
+        for _ in 0..2 {
+            if steward_stops {
+                tokio::join!(worker.stop(), steward.stop());
+                steward = Running::start_without_retries(&bed.store, &server, &bed.text).await;
+            } else {
+                worker.stop().await;
+            }
+            worker = RunningWorker::start(&server, &bed.clouds, &bed.text).await;
+            eventually("uploads are under way", || async {
+                let uploads = bed.records.uploads().await;
+                let uploading = uploads
+                    .iter()
+                    .filter(|(.., upload)| upload.state == UploadState::Uploading);
+                (uploading.count() == 2 && bed.clouds.ids().await.len() >= 2).then_some(())
+            })
+            .await;
+        }
+        bed.clouds.hurry();
+        bed.until_settled().await;
+        steward.stop().await;
+        worker.stop().await;
+    }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use nodeyard_builder::jobs::Function;
 use nodeyard_builder::steward::Functions;
+use nodeyard_builder::steward::notes::Notes;
 use nodeyard_builder::worker::{DriverFactory, NoEvents, Options, Parts, Worker};
 use nodeyard_config as config;
 use nodeyard_driver::{self as driver, Driver, Owner, SystemId};
@@ -176,7 +177,8 @@ impl RunningWorker {
         clouds: &Arc<TwoClouds>,
         text: &str,
     ) -> Self {
-        let options = Options::new(hostname, vec![server.endpoint.clone()]);
+        let mut options = Options::new(hostname, vec![server.endpoint.clone()]);
+        options.unable_pause = Duration::from_millis(500);
         let (sender, config) = watch::channel(parse(text));
         let drivers = Arc::clone(clouds) as Arc<dyn DriverFactory>;
         let parts = Parts {
@@ -391,5 +393,35 @@ async fn builders_make_what_only_they_can_with_real_job_servers_between() {
         for worker in workers {
             worker.stop().await;
         }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_one_worker_is_unable_to_build_another_one_builds() {
+    let store = Store::embedded();
+    let server = TestJobServer::start().await;
+    let clouds = TwoClouds::new();
+    let (able, unable) = (Host::new(), Host::new());
+    std::fs::remove_file(unable.program()).unwrap();
+    let mut workers = Vec::new();
+    for (host, name) in [(&able, "able.example.com"), (&unable, "unable.example.com")] {
+        let text = host.config(&host.image(""), BOTH);
+        workers.push(RunningWorker::start_at(name, &server, &clouds, &text).await);
+    }
+    let text = able.config(&able.image(""), BOTH);
+    let steward = Running::start_without_retries(&store, &server, &text).await;
+    let records = Records::of(&store).await;
+    records.settled(1, &clouds).await;
+    // Which of them gets a job is up to the server.
+    let was_asked = || unable.0.path().join("logs").exists();
+    while !was_asked() {
+        records.request().await;
+        records.settled(2, &clouds).await;
+    }
+    let notes = Notes::read(&**records.0.tree(), &image()).await.unwrap();
+    assert!(notes.setbacks.is_empty(), "{notes:?}");
+    steward.stop().await;
+    for worker in workers {
+        worker.stop().await;
     }
 }

@@ -483,6 +483,8 @@ impl Running {
             tail: 4 << 10,
         };
         options.tidy_every = Duration::from_millis(100);
+        options.unable_pause = Duration::from_millis(500);
+        options.space_check_every = Duration::from_millis(100);
         change(&mut options);
         let connections = connections(&options);
         let (sender, receiver) = watch::channel(config);

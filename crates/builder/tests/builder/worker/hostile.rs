@@ -221,37 +221,6 @@ async fn what_another_builder_left_is_checked_before_it_is_uploaded() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_room_a_build_is_not_begun() {
-    let (host, jobs) = (Host::new(), Jobs::start(Between::Ours).await);
-    let roomy = host.config(&[("good", GOOD)], "");
-    let full = roomy.replace("images-dir-reserve: 0", "images-dir-reserve: 1000000T");
-    let worker = Running::start(&jobs, Cloud::new(Simulate::default()), parse(&full)).await;
-    let order = r#"{"image-id": "1"}"#;
-    let failure = jobs.call("image-build:good", order).await.unwrap_err();
-    assert_eq!(
-        failure.kind,
-        FailureKind::Unable,
-        "another worker may have room: {failure}"
-    );
-    assert_eq!(host.files(), [""; 0]);
-    // What a first build may need is for the operator to say.
-    let large = format!("{roomy}images-dir-limit: 1G\nimage-size-estimate: 2G\n");
-    worker.config.send_replace(parse(&large));
-    until("the worker counts with it", || async {
-        let failure = jobs.call("image-build:good", order).await.unwrap_err();
-        failure.reason.contains("2.0 GiB are needed").then_some(())
-    })
-    .await;
-    // Somebody has made room.
-    worker.config.send_replace(parse(&roomy));
-    until("the worker notices", || async {
-        jobs.call("image-build:good", order).await.ok()
-    })
-    .await;
-    worker.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn on_a_full_disk_work_fails_with_a_reason_and_what_is_there_stays() {
     // Zeros would take no room in the image that is made of it.
     const RAW: &str = r#"head -c 6000000 /dev/urandom > "$NODEYARD_OUTPUT.raw""#;

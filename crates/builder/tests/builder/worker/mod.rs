@@ -7,4 +7,5 @@ mod hostile;
 mod killed;
 mod leftovers;
 mod rules;
+mod space;
 mod steps;

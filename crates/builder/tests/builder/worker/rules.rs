@@ -425,7 +425,7 @@ async fn stopping_ends_a_build_and_leaves_an_upload_to_be_resumed() {
     for (job, what) in [(build, "build"), (upload, "upload")] {
         let outcome = format!("{:?}", soon(what, job.wait()).await);
         assert!(
-            outcome.contains("unable") && outcome.contains("the worker stopped"),
+            outcome.contains("interrupted") && outcome.contains("the worker stopped"),
             "{outcome}"
         );
     }
@@ -433,10 +433,10 @@ async fn stopping_ends_a_build_and_leaves_an_upload_to_be_resumed() {
     let worker = Running::start(&jobs, cloud.clone(), config).await;
     let info = jobs.info("2").await;
     assert_eq!(info.state, LocalState::Failed);
-    assert_eq!(info.failure.unwrap().kind, FailureKind::Unable);
+    assert_eq!(info.failure.unwrap().kind, FailureKind::Interrupted);
     let info = jobs.info("1").await;
     assert!(
-        matches!(&info.uploads[0].state, UploadProgress::Failed(failure) if failure.kind == FailureKind::Unable),
+        matches!(&info.uploads[0].state, UploadProgress::Failed(failure) if failure.kind == FailureKind::Interrupted),
         "{info:?}"
     );
     cloud.jump(LONG);

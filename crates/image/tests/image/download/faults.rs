@@ -1,6 +1,6 @@
 //! Failing downloads.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use nodeyard_image::{ChecksumPolicy, DiskLimits};
 use nodeyard_testbeds::web_server::{Asked, Body, Reply};
@@ -390,6 +390,45 @@ async fn without_disk_space_no_data_is_kept() {
         "{error:?}"
     );
     assert!(!fixture.part().exists() && !fixture.target().exists());
+}
+
+#[tokio::test]
+async fn a_refusal_for_lack_of_space_does_not_discard_received_data() {
+    const HALF: usize = 200_000;
+    let plain = content(2 * HALF);
+    let is_stuck = Arc::new(AtomicBool::new(true));
+    let (sent, stuck) = (plain.clone(), Arc::clone(&is_stuck));
+    let server = serve(move |asked| {
+        let is_second = asked.range().is_some_and(|(first, _)| first >= HALF);
+        if is_second && stuck.load(Ordering::SeqCst) {
+            return Reply::new(500, "").with("Retry-After", "0");
+        }
+        Reply::file(asked, &sent, "\"1\"")
+    });
+    let fixture = DownloadFixture::new();
+    let mut order = order(&server.url("/image.raw"));
+    order.connections = 1;
+    order.piece = HALF as u64;
+    order.retries = 0;
+    let error = fixture.fetch(&order).await.unwrap_err();
+    assert!(matches!(error, DownloadError::GaveUp { .. }), "{error:?}");
+    let full = DiskLimits {
+        keep_free: u64::MAX,
+        ..DiskLimits::default()
+    };
+    let repository = repository(&fixture, full);
+    let refused = fixture.fetch_within(&order, Some(&repository)).await;
+    assert!(
+        matches!(refused, Err(DownloadError::Repository(_))),
+        "{refused:?}"
+    );
+    is_stuck.store(false, Ordering::SeqCst);
+    let before = server.asked().len();
+    fixture.fetch(&order).await.unwrap();
+    assert!(fixture.fetched() == plain);
+    let asked = server.asked().split_off(before);
+    let first = asked.iter().filter_map(Asked::range);
+    assert_eq!(first.map(|(first, _)| first).min(), Some(HALF));
 }
 
 fn repository(fixture: &DownloadFixture, limits: DiskLimits) -> Repository {

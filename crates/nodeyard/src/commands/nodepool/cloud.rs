@@ -11,10 +11,9 @@ use nodeyard_status::{Cell, RecordTable};
 use nodeyard_store::registry::{Attempt, Registry};
 use tracing::warn;
 
-use super::{PATIENCE, lists};
+use super::{PATIENCE, lists, nodes};
 use crate::commands::launcher::{self, LauncherTools};
 use crate::context::CommandContext;
-use crate::exit::OperationRefused;
 
 /// Deletes a node in its cloud and then its record.
 pub(super) async fn delete_node(
@@ -24,7 +23,7 @@ pub(super) async fn delete_node(
 ) -> anyhow::Result<()> {
     let nodes = registry.nodes();
     let mut held = match nodes.lock(id, PATIENCE).await? {
-        Attempt::Gone => bail!(OperationRefused(format!("Node id {id} not found"))),
+        Attempt::Gone => bail!(nodes::not_found(id)),
         Attempt::Busy => bail!(
             "node {id} is locked by its user; try again when it is released, or see `nodepool list`"
         ),
@@ -76,33 +75,19 @@ pub(super) async fn alien_images(
     }
     let mut rows = Vec::new();
     for provider in providers {
-        let driver = match driver(registry, &config, &provider).await {
+        let known = ready_images(registry, &provider).await?;
+        let images = match tagged_images(registry, &config, &provider).await {
             // The images of the other providers are still useful.
             Err(error) if only.is_none() => {
-                warn!(%provider, error = &*error as &dyn std::error::Error, "failed to start the driver of a provider; skipping it");
+                warn!(%provider, error = &*error as &dyn std::error::Error, "failed to list the images of a provider; skipping it");
                 continue;
             }
-            driver => driver?,
+            images => images?,
         };
-        let Some(machines) = driver.machines() else {
-            continue;
-        };
-        let known = ready_images(registry, &provider).await?;
-        let resources = machines.list().await;
-        let resources =
-            resources.with_context(|| format!("failed to list the images of {provider}"))?;
-        for resource in resources {
-            let id = resource.id.to_string();
-            let ours = resource.kind == ResourceKind::IMAGES && resource.tags.build.is_some();
-            if ours && !known.contains(&id) {
-                let name = resource.name.as_deref().unwrap_or_default();
-                rows.push(vec![
-                    Cell::text(&provider),
-                    Cell::text(name),
-                    Cell::text(id),
-                ]);
-            }
-        }
+        let aliens = images.into_iter().filter(|(id, _)| !known.contains(id));
+        rows.extend(
+            aliens.map(|(id, name)| vec![Cell::text(&provider), Cell::text(name), Cell::text(id)]),
+        );
     }
     let table = RecordTable::new(
         &[
@@ -114,6 +99,30 @@ pub(super) async fn alien_images(
         now(),
     );
     lists::print(&table, context.format)
+}
+
+/// Returns the ids and names of the images of a provider that have the tags of an upload.
+async fn tagged_images(
+    registry: &Registry,
+    config: &Arc<Config>,
+    provider: &ProviderName,
+) -> anyhow::Result<Vec<(String, String)>> {
+    let driver = driver(registry, config, provider).await?;
+    let Some(machines) = driver.machines() else {
+        return Ok(Vec::new());
+    };
+    let resources = machines.list().await;
+    let resources =
+        resources.with_context(|| format!("failed to list the images of {provider}"))?;
+    let images = resources
+        .into_iter()
+        .filter(|resource| resource.kind == ResourceKind::IMAGES && resource.tags.build.is_some());
+    Ok(images
+        .map(|image| {
+            let name = image.name.as_deref().unwrap_or_default();
+            (image.id.to_string(), name.to_owned())
+        })
+        .collect())
 }
 
 fn configuration(context: &CommandContext) -> anyhow::Result<Arc<Config>> {

@@ -79,12 +79,9 @@ pub(in crate::commands) async fn import(registry: &Registry, file: &Path) -> any
 /// Writes a record. The ids of uploads come from a counter, which must be larger than every id in use.
 async fn write(tree: &dyn Tree, path: &str, data: Bytes) -> anyhow::Result<()> {
     let record = TreePath::new(path)?;
-    if let Some(parent) = record.parent() {
-        ext::ensure_path(tree, &parent).await?;
-        if let Some(RecordPath::Upload(key)) = RecordPath::parse(path) {
-            let after = u32::try_from(key.upload.sequence())?.saturating_add(1);
-            dump::advance_counter(tree, &parent, after).await?;
-        }
+    let parent = record.parent();
+    if let Some(parent) = &parent {
+        ext::ensure_path(tree, parent).await?;
     }
     match tree
         .create(&record, data.clone(), CreateMode::Persistent)
@@ -97,5 +94,50 @@ async fn write(tree: &dyn Tree, path: &str, data: Bytes) -> anyhow::Result<()> {
             result?;
         }
     }
+    // Afterwards, since the creation of the record advances the counter, too.
+    if let (Some(RecordPath::Upload(key)), Some(parent)) = (RecordPath::parse(path), &parent) {
+        let next = u32::try_from(key.upload.sequence())?.saturating_add(1);
+        dump::advance_counter(tree, parent, next).await?;
+    }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use nodeyard_model::{BuildKey, ImageUpload, UploadState, now};
+    use nodeyard_store::embedded::Embedded;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_next_upload_after_an_import_has_the_next_number() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Embedded::open(directory.path()).unwrap();
+        let registry = Registry::new(store.session());
+        let build = BuildKey {
+            image: "debian".parse().unwrap(),
+            build: "0a5c8c1e6e2f4d0f9c3b7a8d5e1f2a3b".parse().unwrap(),
+        };
+        let provider = "cloud".parse().unwrap();
+        let uploads = layout::uploads(&build, &provider);
+        let record = "{\"state\": \"ready\", \"state_time\": 1.5}";
+        let data = BTreeMap::from([
+            (layout::build(&build), record),
+            (format!("{uploads}/0000000004"), record),
+            (format!("{uploads}/0000000007"), record),
+        ]);
+        let file = directory.path().join("data.json");
+        std::fs::write(&file, serde_json::to_vec(&data).unwrap()).unwrap();
+        // What is there already is written again.
+        for next in [8, 9] {
+            import(&registry, &file).await.unwrap();
+            let upload = ImageUpload::new(UploadState::Uploading, now());
+            let images = registry.images();
+            let (key, _) = images
+                .create_upload(&build, &provider, &upload)
+                .await
+                .unwrap();
+            assert_eq!(key.upload.sequence(), next);
+        }
+    }
 }

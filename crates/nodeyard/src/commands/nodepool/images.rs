@@ -53,12 +53,14 @@ pub(in crate::commands) async fn unpause(
     Ok(())
 }
 
-pub(super) async fn delete_build(registry: &Registry, key: &BuildKey) -> anyhow::Result<()> {
-    let deleted = images::delete_build(registry, key, now()).await;
+/// Deletes the build `<image>-<build id>`. No build has a malformed id.
+pub(super) async fn delete_build(registry: &Registry, id: &str) -> anyhow::Result<()> {
+    let deleted = match images::parse_build(id) {
+        Some(key) => images::delete_build(registry, &key, now()).await,
+        None => Err(Error::Gone),
+    };
     deleted.map_err(|error| match error {
-        Error::Gone => {
-            OperationRefused(format!("Build {}-{} not found", key.image, key.build)).into()
-        }
+        Error::Gone => OperationRefused(format!("Build {id} not found")).into(),
         Error::Busy => anyhow!("this build is locked by a builder; try again in a moment"),
         Error::InProgress => {
             OperationRefused("Cannot delete a build in progress".to_owned()).into()
@@ -71,15 +73,10 @@ pub(super) async fn delete_upload(
     registry: &Registry,
     args: ImageDeleteArgs,
 ) -> anyhow::Result<()> {
-    let key = UploadKey {
-        build: BuildKey {
-            image: args.image,
-            build: args.build_id,
-        },
-        provider: args.provider,
-        upload: args.upload_id,
+    let deleted = match upload_key(&args) {
+        Some(key) => images::delete_upload(registry, &key, now()).await,
+        None => Err(Error::Gone),
     };
-    let deleted = images::delete_upload(registry, &key, now()).await;
     deleted.map_err(|error| match error {
         Error::Gone => OperationRefused("Image upload not found".to_owned()).into(),
         Error::Busy => anyhow!("this upload is locked by a builder; try again in a moment"),
@@ -87,5 +84,17 @@ pub(super) async fn delete_upload(
             OperationRefused("Cannot delete because image upload in progress".to_owned()).into()
         }
         error => error.into(),
+    })
+}
+
+/// Returns None if a part is malformed, so that no upload can have it.
+fn upload_key(args: &ImageDeleteArgs) -> Option<UploadKey> {
+    Some(UploadKey {
+        build: BuildKey {
+            image: args.image.parse().ok()?,
+            build: args.build_id.parse().ok()?,
+        },
+        provider: args.provider.parse().ok()?,
+        upload: args.upload_id.parse().ok()?,
     })
 }

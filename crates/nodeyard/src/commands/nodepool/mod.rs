@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use nodeyard_model::{BuildId, ImageName, NodeId, ProviderName, UploadId};
+use nodeyard_model::{ImageName, ProviderName};
 use nodeyard_store::registry::{Patience, Registry};
 
 use crate::commands::image::wait;
@@ -59,18 +59,17 @@ pub(crate) enum NodepoolStoreCommand {
     /// Delete an image built with diskimage-builder, and its uploads
     DibImageDelete {
         /// `<image>-<build id>`, as in the first column of `dib-image-list`
-        #[arg(value_parser = images::build_key)]
-        id: nodeyard_model::BuildKey,
+        id: String,
     },
     /// Place a node in the DELETING state
     Delete {
-        id: NodeId,
+        id: String,
         /// Delete it from its cloud in the foreground
         #[arg(long)]
         now: bool,
     },
     /// Place a node in the HOLD state
-    Hold { id: NodeId },
+    Hold { id: String },
     /// Show the records of a provider
     Info { provider: ProviderName },
     /// Erase all records of a provider; its cloud is not touched
@@ -89,13 +88,13 @@ pub(crate) enum NodepoolStoreCommand {
 #[derive(Debug, Args)]
 pub(crate) struct ImageDeleteArgs {
     #[arg(long)]
-    provider: ProviderName,
+    provider: String,
     #[arg(long)]
-    image: ImageName,
+    image: String,
     #[arg(long)]
-    upload_id: UploadId,
+    upload_id: String,
     #[arg(long)]
-    build_id: BuildId,
+    build_id: String,
 }
 
 pub(crate) async fn run(
@@ -128,15 +127,17 @@ async fn on_store(
         NodepoolStoreCommand::ImageDelete(args) => images::delete_upload(registry, args).await,
         NodepoolStoreCommand::DibImageDelete { id } => images::delete_build(registry, &id).await,
         NodepoolStoreCommand::Delete { id, now: false } => {
-            nodes::delete(registry, id, context.format).await
+            nodes::delete(registry, nodes::parse_id(&id)?, context.format).await
         }
         NodepoolStoreCommand::Delete { id, now: true } => {
-            cloud::delete_node(registry, id, context).await
+            cloud::delete_node(registry, nodes::parse_id(&id)?, context).await
         }
         NodepoolStoreCommand::AlienImageList { provider } => {
             cloud::alien_images(registry, provider.as_ref(), context).await
         }
-        NodepoolStoreCommand::Hold { id } => nodes::hold(registry, id, context.format).await,
+        NodepoolStoreCommand::Hold { id } => {
+            nodes::hold(registry, nodes::parse_id(&id)?, context.format).await
+        }
         NodepoolStoreCommand::Info { provider } => {
             info::show(registry, &provider, context.format).await
         }

@@ -1,5 +1,7 @@
 //! `nodepool delete` and `hold`.
 
+use std::fmt;
+
 use anyhow::anyhow;
 use nodeyard_model::{Node, NodeId, now};
 use nodeyard_operations::nodes::HoldOptions;
@@ -9,6 +11,15 @@ use nodeyard_store::registry::Registry;
 use super::lists;
 use crate::exit::OperationRefused;
 use crate::output::OutputFormat;
+
+/// Parses the id of a node. No node has one that is malformed.
+pub(super) fn parse_id(text: &str) -> Result<NodeId, OperationRefused> {
+    text.parse().map_err(|_| not_found(text))
+}
+
+pub(super) fn not_found(id: impl fmt::Display) -> OperationRefused {
+    OperationRefused(format!("Node id {id} not found"))
+}
 
 pub(super) async fn delete(
     registry: &Registry,
@@ -35,7 +46,7 @@ async fn shown(
     format: OutputFormat,
 ) -> anyhow::Result<()> {
     changed.map_err(|error| match error {
-        Error::Gone => OperationRefused(format!("Node id {id} not found")).into(),
+        Error::Gone => not_found(id).into(),
         Error::Busy => anyhow!(
             "node {id} is locked by its user; try again when it is released, or see `nodepool list`"
         ),

@@ -179,6 +179,7 @@ impl Yard {
         let at = time(self.now);
         let setback = self.picture.setbacks.entry(subject).or_insert(Setback {
             failures: 0,
+            uncounted: 0,
             at,
             build,
             order,
