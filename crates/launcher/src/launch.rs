@@ -26,6 +26,7 @@ use tracing::{debug, info, warn};
 use crate::context::Context;
 use crate::events::{LaunchAttempt, LaunchResult};
 use crate::provider::Provider;
+use crate::report::Report;
 use crate::settings::{ImageSettings, LabelSettings};
 
 /// How often a call of a driver is repeated that failed with [`ErrorClass::Retry`].
@@ -303,18 +304,31 @@ impl Launch<'_> {
         let mut reported = progress.subscribe();
         let created = timeout_at(deadline, create_with_retries(machines, order, progress));
         tokio::pin!(created);
+        let mut is_accepted = false;
+        let mut accept = || {
+            if !std::mem::replace(&mut is_accepted, true) {
+                let request = self.request;
+                self.ctx.report(Report::LaunchAccepted { request });
+            }
+        };
         let created = loop {
             tokio::select! {
                 biased;
                 created = &mut created => break created,
                 Ok(()) = reported.changed() => {
                     let id = reported.borrow_and_update().external_id.clone();
+                    if id.is_some() {
+                        accept();
+                    }
                     self.store_external_id(held, id).await?;
                 }
             }
         };
         let failure = match created {
-            Ok(Ok(instance)) => return Ok(instance),
+            Ok(Ok(instance)) => {
+                accept();
+                return Ok(instance);
+            }
             Ok(Err(error)) => error.into(),
             Err(_) => AttemptError::Timeout(self.provider.settings.launch_timeout),
         };

@@ -17,13 +17,15 @@ use crate::provider::Provider;
 pub(crate) enum Report {
     /// The work on a request has ended.
     Served { request: RequestId, outcome: Served },
+    /// The cloud makes a machine for a request.
+    LaunchAccepted { request: RequestId },
+    /// The cloud says that its quota is used up, whatever we have counted.
+    LaunchRefused { request: RequestId },
     /// A request that was accepted needs these again.
     Lacking {
         request: RequestId,
         missing: Vec<Label>,
         zone: Option<Zone>,
-        /// The cloud says that its quota is used up, whatever we have counted.
-        quota: bool,
     },
     /// Whether a node that was recorded just now exceeds a limit, or one that was allocated that of its tenant.
     IsTooMuch {

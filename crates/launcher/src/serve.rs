@@ -166,7 +166,7 @@ impl Serving {
                             other => other,
                         });
                     }
-                    collect::Collected::Lacking { missing, quota } => {
+                    collect::Collected::Lacking(missing) => {
                         let zone = taken
                             .got
                             .iter()
@@ -175,7 +175,6 @@ impl Serving {
                             request: self.id,
                             missing,
                             zone: zone.map(Zone::from),
-                            quota,
                         });
                     }
                 },

@@ -24,7 +24,8 @@
 //! 9. A label that is not launched has too few free machines: defer.
 //! 10. The tenant's limit, the pool's, the provider's: defer, or reserve.
 //! 11. `max-concurrency` launches are under way: defer.
-//! 12. Accept.
+//! 12. The cloud refuses launches, and the request needs one: defer.
+//! 13. Accept.
 //!
 //! Limits count records, promises of this and earlier passes, and the use by others; what is accepted is
 //! promised at once. So a burst of requests never exceeds a limit.
@@ -48,11 +49,13 @@
 //! A pool says that it is *paused*, so that others stop leaving requests to it, while some request finds no room
 //! even without counting what is kept. If what is kept counted, two pools could talk each other into
 //! and out of a pause for ever. It is also paused while its cloud refuses launches for lack of quota
-//! ([`World::refuse`]), since then it has less room than it knows.
+//! ([`World::refuse`]), since then it has less room than it knows. All its requests wait for the same retry then, and
+//! probe the cloud in the order of service ([`backoff`]).
 //!
 //! [`Policy::patience`]: crate::setup::Policy::patience
 
 pub(crate) mod accrual;
+pub(crate) mod backoff;
 pub(crate) mod judge;
 mod recipe;
 mod room;
@@ -85,8 +88,14 @@ pub struct Pass {
     pub evictions: Vec<Eviction>,
     /// What the pool's component should say: some request waits for room here, or the cloud refuses launches.
     pub paused: bool,
-    /// When patience ends, and the pool may decide otherwise without any event.
+    /// When patience or a pause of launches ends, and the pool may decide otherwise without any event.
     pub again_at: Option<Timestamp>,
+}
+
+impl Pass {
+    fn look_again(&mut self, at: Timestamp) {
+        self.again_at = Some(self.again_at.map_or(at, |again| again.min(at)));
+    }
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -114,8 +123,10 @@ struct Look {
     /// What is kept for the requests that were looked at, and those before them elsewhere.
     accrual: Accrual,
     bookings: Vec<Booking>,
-    /// Some request was stopped by a shortage.
+    /// Some request was stopped by a shortage, or because the cloud refuses launches.
     blocked: bool,
+    /// Some request waits until the cloud accepts launches again.
+    refused: bool,
     /// Idle nodes make room for the first request that needs it.
     room_made: bool,
 }
@@ -130,7 +141,7 @@ impl World {
         let mut look = Look::default();
         if self.drains.pools.contains_key(key) {
             self.only_decline(key, &mut look, at);
-            return self.end_pass(key, look);
+            return self.end_pass(key, look, at);
         }
         let mut elsewhere = self.bookings_elsewhere(key).into_iter().peekable();
         let mut last = None;
@@ -140,21 +151,28 @@ impl World {
                 look.accrual.keep_elsewhere(&booking, &key.provider);
             }
             self.look_at(key, head.1, &mut look, at);
-            if look.blocked && self.is_full(key, &look) {
+            if look.blocked && self.is_full(key, &look, at) {
                 self.only_decline(key, &mut look, at);
                 break;
             }
         }
-        self.end_pass(key, look)
+        self.end_pass(key, look, at)
     }
 
     /// Takes note of what the pool keeps, and of whether it has room.
-    fn end_pass(&mut self, key: &PoolKey, look: Look) -> Pass {
+    fn end_pass(&mut self, key: &PoolKey, look: Look, at: Moment) -> Pass {
         let Look {
-            mut pass, bookings, ..
+            mut pass,
+            bookings,
+            refused,
+            ..
         } = look;
         if let Some(pool) = self.own.get_mut(key) {
-            pass.paused |= !pool.refused.is_empty();
+            pool.backoff.end_if_unused(at.now, refused);
+            pass.paused |= pool.backoff.is_active();
+            if let Some(resumes) = pool.backoff.resumes(at.now) {
+                pass.look_again(resumes);
+            }
             let reopened = pass.paused != std::mem::replace(&mut pool.paused, pass.paused);
             let mut dropped = std::mem::replace(&mut pool.bookings, bookings);
             dropped.retain(|old| !pool.bookings.contains(old));
@@ -194,9 +212,12 @@ impl World {
                 accrual.keep_here(&wait.booking);
                 look.bookings.push(wait.booking);
             } else {
-                let again = pass.again_at.unwrap_or(wait.patient_until);
-                pass.again_at = Some(again.min(wait.patient_until));
+                pass.look_again(wait.patient_until);
             }
+            look.blocked = true;
+        }
+        if let Verdict::Defer(Defer::Refused { .. }) = verdict {
+            look.refused = true;
             look.blocked = true;
         }
         if matches!(
@@ -211,23 +232,28 @@ impl World {
     }
 
     /// Nothing is idle, and not even the smallest node fits: every further request has to wait.
-    fn is_full(&self, key: &PoolKey, look: &Look) -> bool {
+    fn is_full(&self, key: &PoolKey, look: &Look, at: Moment) -> bool {
         let (Some(own), Some(pool)) = (self.own.get(key), self.fleet.pool(key)) else {
             return true;
         };
         let Some(provider) = self.fleet.provider(&key.provider) else {
             return true;
         };
+        if !pool.idle.is_empty() {
+            return false;
+        }
+        if !own.backoff.allows(at.now) {
+            return true;
+        }
         let accrual = &look.accrual;
         let mut labels = own.setup.labels.values();
-        pool.idle.is_empty()
-            && labels.all(|label| {
-                // A pool without room is paused, so the first request that says so must be seen.
-                label.supply != Supply::Launched
-                    || look.pass.paused
-                        && !(pool.account.has_room(&accrual.pool, &label.cost)
-                            && provider.account.has_room(&accrual.provider, &label.cost))
-            })
+        labels.all(|label| {
+            // A pool without room is paused, so the first request that says so must be seen.
+            label.supply != Supply::Launched
+                || look.pass.paused
+                    && !(pool.account.has_room(&accrual.pool, &label.cost)
+                        && provider.account.has_room(&accrual.provider, &label.cost))
+        })
     }
 
     /// A full pool still has to say what it can never serve, and so has a drained one.
@@ -299,6 +325,11 @@ impl World {
     fn grant(&mut self, request: RequestId, acceptance: &Acceptance) {
         let tenant = self.queue.get(request).and_then(|r| r.ask.tenant.clone());
         self.fleet.promise(request, tenant.as_ref(), acceptance);
+        if let Some(pool) = self.own.get_mut(&acceptance.pool)
+            && acceptance.launched().next().is_some()
+        {
+            pool.backoff.probe(request);
+        }
         self.set_stage(request, Stage::Taken(acceptance.pool.clone()));
     }
 
@@ -332,14 +363,20 @@ impl World {
         case.held_by = Some(&key);
         case.labels = missing;
         case.zone = zone;
-        match self.judge(&key, &case, &accrual, at).verdict {
+        // While the cloud refuses launches, what others have given back is for the first in the order of service.
+        let refused = self.own.get(&key).and_then(|pool| pool.refusal(at));
+        let verdict = match refused {
+            Some(defer) => Verdict::Defer(defer),
+            None => self.judge(&key, &case, &accrual, at).verdict,
+        };
+        match verdict {
             Verdict::Accept(acceptance) => {
                 self.grant(request, &acceptance);
                 Retry::Accept(acceptance)
             }
             verdict => {
                 self.fleet.break_promise(request);
-                self.forget_refusal(request);
+                self.forget_probe(request);
                 self.set_stage(request, Stage::Held(key.clone()));
                 self.wake_all();
                 Retry::GiveBack(verdict)

@@ -27,8 +27,8 @@
 //!    when it changes. After drains and pools have changed, put back what [`World::let_go`] names.
 //! 5. Between recording a node and launching it, when the own record has come back, ask [`World::excess`].
 //! 6. Say what did not work: [`World::release`] when a request's lock cannot be had, a launch failed for good or the
-//!    pool stops; [`World::refuse`] when a launch met a quota, and [`World::retry`] after a while;
-//!    [`World::release_eviction`].
+//!    pool stops; [`World::refuse`] when a launch met a quota, and then [`World::retry`];
+//!    [`World::accept_launch`] when the cloud has accepted one; [`World::release_eviction`].
 //!    A request that is fulfilled, failed or gone needs nothing: its record says so.
 //! 7. Once in a while, or when told ([`expiry::Expiry::again_at`]), run the sweeps.
 

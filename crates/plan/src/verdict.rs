@@ -88,6 +88,11 @@ pub enum Defer {
         kept: usize,
         max_concurrency: usize,
     },
+    /// The cloud refuses launches for lack of quota, and requests probe it in turn.
+    Refused {
+        /// Seconds until the next probe; none while one is under way.
+        retry_in: Option<i64>,
+    },
     /// The request waits for an image that is being made.
     Image(Box<AwaitedImage>),
 }
@@ -324,6 +329,13 @@ impl fmt::Display for Defer {
                     write!(f, "{kept} are kept for requests before it, ")?;
                 }
                 write!(f, "max-concurrency is {max_concurrency}")
+            }
+            Self::Refused { retry_in } => {
+                f.write_str("the cloud refuses launches for lack of quota, ")?;
+                match retry_in {
+                    Some(seconds) => write!(f, "the next attempt is in {seconds} s"),
+                    None => f.write_str("an attempt is under way"),
+                }
             }
             Self::Image(image) => image.fmt(f),
         }

@@ -21,6 +21,7 @@ use nodeyard_model::{
 };
 
 use crate::assign::accrual::Booking;
+use crate::assign::backoff::LaunchBackoff;
 use crate::setup::{Drains, Policy, PoolKey, PoolSetup, ProviderSetup, Readiness, Zone};
 use crate::verdict::Sum;
 use fleet::{Fleet, Freed};
@@ -51,8 +52,7 @@ pub(crate) struct OwnPool {
     pub(crate) paused: bool,
     /// The request that this pool has taken without having room for it yet.
     pub(crate) held: Option<RequestId>,
-    /// Requests that it has taken and whose launches the cloud refused for lack of quota.
-    pub(crate) refused: BTreeSet<RequestId>,
+    pub(crate) backoff: LaunchBackoff,
     pub(crate) bookings: Vec<Booking>,
 }
 
@@ -200,7 +200,7 @@ impl World {
             setup,
             paused: false,
             held: None,
-            refused: BTreeSet::new(),
+            backoff: LaunchBackoff::default(),
             bookings: Vec::new(),
         };
         self.own.insert(key, pool);
@@ -304,16 +304,31 @@ impl World {
         self.wake_concerned(id);
     }
 
-    /// The cloud has refused a launch for an accepted request, although there seemed to be room. Until the
-    /// request is done with, its pool is paused, so that others with the same labels do not wait for it.
-    pub fn refuse(&mut self, id: RequestId) {
-        let Some(Stage::Taken(key)) = self.queue.get(id).map(|request| &request.stage) else {
-            return;
-        };
-        if let Some(pool) = self.own.get_mut(key)
-            && pool.refused.insert(id)
+    /// The cloud has refused a launch for an accepted request for lack of quota, although there seemed to be room. Its
+    /// pool launches nothing for a while, and is paused, so that others with the same labels do not wait for it.
+    pub fn refuse(&mut self, id: RequestId, now: Timestamp) {
+        if let Some(pool) = self.launching_pool(id) {
+            pool.backoff.refuse(now);
+            let key = pool.setup.key.clone();
+            self.stale.insert(key);
+        }
+    }
+
+    /// The cloud has accepted a launch for a request.
+    pub fn accept_launch(&mut self, id: RequestId) {
+        if let Some(pool) = self.launching_pool(id)
+            && pool.backoff.accept(id)
         {
-            self.stale.insert(key.clone());
+            let key = pool.setup.key.clone();
+            self.stale.insert(key);
+        }
+    }
+
+    /// Our pool that launches for a request.
+    pub(crate) fn launching_pool(&mut self, id: RequestId) -> Option<&mut OwnPool> {
+        match &self.queue.get(id)?.stage {
+            Stage::Taken(key) => self.own.get_mut(key),
+            Stage::Open | Stage::Held(_) | Stage::Declined(_) => None,
         }
     }
 
@@ -403,16 +418,17 @@ impl World {
         self.stale.remove(key);
     }
 
-    pub(crate) fn forget_refusal(&mut self, id: RequestId) {
-        for (key, pool) in &mut self.own {
-            if pool.refused.remove(&id) {
-                self.stale.insert(key.clone());
-            }
+    pub(crate) fn forget_probe(&mut self, id: RequestId) {
+        if let Some(pool) = self.launching_pool(id)
+            && pool.backoff.forget(id)
+        {
+            let key = pool.setup.key.clone();
+            self.stale.insert(key);
         }
     }
 
     fn fleet_release(&mut self, id: RequestId) {
-        self.forget_refusal(id);
+        self.forget_probe(id);
         if let Some(key) = self.fleet.break_promise(id) {
             self.wake_provider(&key.provider);
             let tenant = self.queue.get(id).and_then(|r| r.ask.tenant.as_ref());

@@ -26,10 +26,6 @@ use crate::{recover, settle};
 const SETBACK: Duration = Duration::from_millis(20);
 const SETBACK_MOST: Duration = Duration::from_secs(2);
 
-/// Before a cloud is asked again that has refused for lack of quota; doubles each time.
-const QUOTA_PAUSE: Duration = Duration::from_secs(1);
-const QUOTA_PAUSE_MOST: Duration = Duration::from_secs(10);
-
 impl Dispatcher {
     pub(super) fn moment(&self) -> Moment {
         let (seed, _) = Uuid::new_v4().as_u64_pair();
@@ -245,28 +241,16 @@ impl Dispatcher {
         match report {
             // The nodes follow when the loop catches up, before the next decision.
             Report::Served { request, outcome } => self.served(request, outcome),
+            Report::LaunchAccepted { request } => self.world.accept_launch(request),
+            Report::LaunchRefused { request } => {
+                self.check_cloud_of(request);
+                self.world.refuse(request, self.ctx.clock.now());
+            }
             Report::Lacking {
                 request,
                 missing,
                 zone,
-                quota,
-            } => {
-                if quota {
-                    self.check_cloud_of(request);
-                    self.world.refuse(request);
-                    let setbacks = self.setbacks.entry(request).or_default();
-                    let delay = QUOTA_PAUSE.saturating_mul(1 << (*setbacks).min(10));
-                    *setbacks += 1;
-                    let timer = Timer::Retry {
-                        request,
-                        missing,
-                        zone,
-                    };
-                    self.timers.after(delay.min(QUOTA_PAUSE_MOST), timer);
-                } else {
-                    self.retry(request, &missing, zone.as_ref());
-                }
-            }
+            } => self.retry(request, &missing, zone.as_ref()),
             Report::IsTooMuch {
                 node,
                 launched,
@@ -367,7 +351,7 @@ impl Dispatcher {
     }
 
     /// A request that we hold lacks nodes again.
-    pub(super) fn retry(&mut self, id: RequestId, missing: &[Label], zone: Option<&Zone>) {
+    fn retry(&mut self, id: RequestId, missing: &[Label], zone: Option<&Zone>) {
         let moment = self.moment();
         let order = if self.is_outdated(id) {
             Order::PutBack("its provider has been replaced")

@@ -3,24 +3,18 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use nodeyard_model::{Label, NodeId, ProviderName, RequestId};
-use nodeyard_plan::{PoolKey, Zone};
+use nodeyard_model::{NodeId, ProviderName, RequestId};
+use nodeyard_plan::PoolKey;
 use tokio::time::{Instant, sleep_until};
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Timer {
     /// Plan a request anew.
     Release(PoolKey, RequestId),
-    /// A request lacks these since a cloud has refused them.
-    Retry {
-        request: RequestId,
-        missing: Vec<Label>,
-        zone: Option<Zone>,
-    },
     Settle(NodeId),
     Recover(RequestId),
     Start(ProviderName),
-    /// Patience ends.
+    /// Patience or a pause of launches ends.
     Assign(PoolKey),
     /// A look at everything.
     Pass,

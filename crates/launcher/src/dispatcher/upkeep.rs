@@ -31,15 +31,6 @@ impl Dispatcher {
                     self.release(&pool, request);
                 }
             }
-            Timer::Retry {
-                request,
-                missing,
-                zone,
-            } => {
-                if self.serving.contains_key(&request) {
-                    self.retry(request, &missing, zone.as_ref());
-                }
-            }
             Timer::Settle(node) => {
                 self.settling.remove(&node);
             }

@@ -24,10 +24,7 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(60);
 pub(super) enum Collected {
     All,
     /// These could not be had; the others were.
-    Lacking {
-        missing: Vec<Label>,
-        quota: bool,
-    },
+    Lacking(Vec<Label>),
     /// A launch failed for good, and why.
     Failed(String),
     RequestGone,
@@ -69,7 +66,7 @@ impl Serving {
             }
         });
         let mut steps: FuturesUnordered<_> = steps.collect();
-        let (mut missing, mut failed, mut quota) = (Vec::new(), None, false);
+        let (mut missing, mut failed) = (Vec::new(), None);
         loop {
             let step = tokio::select! {
                 step = steps.next() => step,
@@ -83,7 +80,11 @@ impl Serving {
                 Err(Miss::Failed(why)) => failed = Some(format!("{label}: {why}")),
                 Err(miss) => {
                     debug!(%label, ?miss, "failed to get node");
-                    quota |= matches!(miss, Miss::Quota);
+                    // Known at once, although the other machines may take minutes to boot.
+                    if let Miss::Quota = miss {
+                        let request = self.id;
+                        self.ctx.report(Report::LaunchRefused { request });
+                    }
                     missing.push(label.clone());
                 }
             }
@@ -93,7 +94,7 @@ impl Serving {
         } else if missing.is_empty() {
             Collected::All
         } else {
-            Collected::Lacking { missing, quota }
+            Collected::Lacking(missing)
         })
     }
 

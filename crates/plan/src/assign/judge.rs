@@ -129,13 +129,17 @@ impl World {
                 seed: at.seed,
             },
         );
-        if recipe.launches > 0
+        let refused = pool.refusal(at).filter(|_| recipe.launches > 0);
+        if refused.is_some()
             && let Some(to) = self.refuge(pool, case)
         {
             return Verdict::Yield(Yield::Refused { to }).into();
         }
         if let Some(defer) = self.not_now(key, case, &recipe, accrual) {
             return self.wait(pool, case, defer, recipe);
+        }
+        if let Some(defer) = refused {
+            return Verdict::Defer(defer).into();
         }
         Verdict::Accept(Acceptance {
             pool: key.clone(),
@@ -277,7 +281,7 @@ impl World {
     /// While the cloud of a pool refuses launches: another pool that takes what this one would have to launch.
     fn refuge(&self, pool: &OwnPool, case: &Case<'_>) -> Option<LauncherId> {
         let asked_for = case.ask.provider.as_ref() == Some(&pool.setup.key.provider);
-        if pool.refused.is_empty() || case.held_by.is_some() || asked_for {
+        if case.held_by.is_some() || asked_for {
             return None;
         }
         let nearness = self.nearness(case);
@@ -517,6 +521,18 @@ impl World {
             verdict,
             wait: Some(wait),
         }
+    }
+}
+
+impl OwnPool {
+    /// Why no request may launch here at the moment.
+    pub(super) fn refusal(&self, at: Moment) -> Option<Defer> {
+        if self.backoff.allows(at.now) {
+            return None;
+        }
+        let resumes = self.backoff.resumes(at.now);
+        let retry_in = resumes.map(|resumes| seconds_between(at.now, resumes));
+        Some(Defer::Refused { retry_in })
     }
 }
 

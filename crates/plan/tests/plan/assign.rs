@@ -262,13 +262,14 @@ fn a_pool_whose_cloud_refuses_launches_is_passed_over() {
     let refused = submit(&mut launcher, 200, &["small"]);
     launcher.decide();
     assert_eq!(launcher.world.taken_by(refused), Some(&cloud));
-    launcher.world.refuse(refused);
+    launcher.world.refuse(refused, launcher.now);
     launcher.decide();
     let next = submit(&mut launcher, 200, &["small"]);
     launcher.decide();
     assert_eq!(launcher.world.taken_by(next), Some(&spare));
 
-    launcher.world.release(&cloud, refused);
+    launcher.cancel(refused);
+    launcher.advance(1.0);
     launcher.decide();
     let last = submit(&mut launcher, 200, &["small"]);
     launcher.decide();

@@ -19,4 +19,5 @@ mod limits;
 mod model_check;
 mod properties;
 mod ready_nodes;
+mod refusals;
 mod sweeps;

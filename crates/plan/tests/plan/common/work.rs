@@ -125,6 +125,7 @@ impl Launcher {
 
     pub(crate) fn finish_launch(&mut self, id: NodeId) {
         let request = self.nodes[&id].request().unwrap();
+        self.world.accept_launch(request);
         let record = node::launched(self.nodes.get(&id), request, self.now).unwrap();
         self.write_node(id, record);
         self.world.set_node_locked(id, false);
@@ -134,6 +135,9 @@ impl Launcher {
     /// The launch fails; for lack of quota the request may get another node.
     pub(crate) fn fail_launch(&mut self, id: NodeId, quota: bool) {
         let request = self.nodes[&id].request().unwrap();
+        if quota {
+            self.world.refuse(request, self.now);
+        }
         let record = node::launch_failed(self.nodes.get(&id), request, quota, self.now).unwrap();
         self.write_node(id, record);
         self.complete(request);
