@@ -19,12 +19,14 @@ log=$logs/$area.log
 echo "\$ ${run[*]}" >> "$log"
 start=$SECONDS
 status=0
-"${run[@]}" > "$log.part" 2>&1 || status=$?
+TIMEFORMAT='%U %S'
+{ time "${run[@]}" > "$log.part" 2>&1 || status=$?; } 2> "$log.time"
+processor=$(awk 'END {print int($1 + $2)}' "$log.time")
 cat "$log.part" >> "$log"
 
 read -r passed failed < <(awk '/^test result:/ {p += $4; f += $6} END {print p + 0, f + 0}' "$log.part")
 skipped=$(grep -c '^SKIPPED' "$log.part" || true)
-echo "$area: exit code $status after $((SECONDS - start)) s (${*})"
+echo "$area: exit code $status after $((SECONDS - start)) s, $processor s of processor time (${*})"
 echo "$area: $passed passed, $failed failed, $skipped skipped"
 grep '^SKIPPED' "$log.part" | sort | uniq -c || true
 if [ "$status" != 0 ]; then
@@ -34,5 +36,5 @@ if [ "$status" != 0 ]; then
     grep '^test .* FAILED' "$log.part" || true
     echo "$area: the whole output is in $log"
 fi
-rm "$log.part"
+rm "$log.part" "$log.time"
 exit "$status"

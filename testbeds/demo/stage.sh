@@ -80,8 +80,9 @@ give_up() {
   if [ -f "$work/log" ]; then
     local log=${TMPDIR:-/tmp}/nodeyard-demo.log
     cp "$work/log" "$log"
-    grep -E 'WARN|ERROR' "$log" | tail -n 8 | cut -c 1-2000 >&2 || true
-    printf 'The whole log: less %s\n' "$log" >&2
+    # The last problem, without time and span.
+    grep -E 'WARN|ERROR' "$log" | tail -n 1 | sed -e 's/^[^ ]* *//' -e 's/[a-z]*{[^}]*}:* *//g' | cut -c 1-1000 >&2 || true
+    printf '\nMore: grep -E "WARN|ERROR" %s\n' "$log" >&2
   fi
   exit 1
 }
