@@ -109,15 +109,21 @@ impl Settings {
             config::Driver::Metastatic(section) => of_metastatic(section),
             config::Driver::Container(section) => container::settings(section)?,
             config::Driver::Qemu(section) => qemu::settings(section)?,
-            config::Driver::Kubernetes(section) => {
-                cluster::settings(&section.pools, section.launch_retries)
-            }
-            config::Driver::OpenShift(section) => {
-                cluster::settings(&section.pools, section.launch_retries)
-            }
-            config::Driver::OpenShiftPods(section) => {
-                cluster::settings(&section.pools, section.launch_retries)
-            }
+            config::Driver::Kubernetes(section) => cluster::settings(
+                &section.pools,
+                section.launch_retries,
+                (section.scheduling_timeout).saturating_add(*section.image_pull_timeout),
+            ),
+            config::Driver::OpenShift(section) => cluster::settings(
+                &section.pools,
+                section.launch_retries,
+                (section.scheduling_timeout).saturating_add(*section.image_pull_timeout),
+            ),
+            config::Driver::OpenShiftPods(section) => cluster::settings(
+                &section.pools,
+                section.launch_retries,
+                (section.scheduling_timeout).saturating_add(*section.image_pull_timeout),
+            ),
             other => {
                 return Err(StartError::NoSettings {
                     driver: other.name(),

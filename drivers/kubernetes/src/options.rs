@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nodeyard_config::{self as config, ClusterLabel, ClusterPool};
+use nodeyard_config::{self as config, ClusterLabel, ClusterPool, Seconds};
 use nodeyard_driver::{Error, Owner, Poll};
 use nodeyard_model::{Label, PoolName};
 
@@ -12,8 +12,6 @@ use crate::holder::HolderKind;
 const POD_LIMIT: Duration = Duration::from_secs(300);
 /// How long the deletion of a namespace may take.
 const DELETE_LIMIT: Duration = Duration::from_secs(300);
-/// Long enough for an autoscaler to report that it adds a node.
-const SCHEDULING_PATIENCE: Duration = Duration::from_secs(5);
 const CALL_LIMIT: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone)]
@@ -28,8 +26,10 @@ pub struct Options {
     pub call_limit: Duration,
     pub pod_limit: Duration,
     pub delete_limit: Duration,
-    /// How long a pod may be unschedulable before that is a failure.
-    pub scheduling_patience: Duration,
+    /// How long a pod may wait for room before its launch is given up.
+    pub scheduling_timeout: Duration,
+    /// How long pulls of an image may fail before the launch does.
+    pub image_pull_timeout: Duration,
     pub poll: Poll,
 }
 
@@ -47,6 +47,7 @@ impl Options {
             section.context.as_deref(),
             &section.pools,
             section.cluster_id.as_deref(),
+            [section.scheduling_timeout, section.image_pull_timeout],
         )
     }
 
@@ -57,6 +58,7 @@ impl Options {
             Some(&section.context),
             &section.pools,
             section.cluster_id.as_deref(),
+            [section.scheduling_timeout, section.image_pull_timeout],
         )
     }
 
@@ -67,6 +69,7 @@ impl Options {
             Some(&section.context),
             &section.pools,
             section.cluster_id.as_deref(),
+            [section.scheduling_timeout, section.image_pull_timeout],
         )
     }
 
@@ -76,6 +79,7 @@ impl Options {
         context: Option<&str>,
         pools: &[ClusterPool],
         cluster_id: Option<&str>,
+        [scheduling_timeout, image_pull_timeout]: [Seconds; 2],
     ) -> Self {
         let pools = pools.iter().map(|pool| PoolOptions {
             name: PoolName::new(pool.common.name.as_str()),
@@ -90,7 +94,8 @@ impl Options {
             call_limit: CALL_LIMIT,
             pod_limit: POD_LIMIT,
             delete_limit: DELETE_LIMIT,
-            scheduling_patience: SCHEDULING_PATIENCE,
+            scheduling_timeout: *scheduling_timeout,
+            image_pull_timeout: *image_pull_timeout,
             poll: Poll::default(),
         }
     }

@@ -1,5 +1,8 @@
 //! What the status of a pod means for its launch, as a pure function.
 
+pub(crate) mod image_pull;
+mod placement;
+
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod, PodStatus};
 use nodeyard_driver::{Error, ErrorClass};
 
@@ -7,8 +10,15 @@ use nodeyard_driver::{Error, ErrorClass};
 pub(crate) enum PodState {
     /// It may still start; with the reason why it has not.
     Waiting(String),
-    /// No node of the cluster has room for it; with the message of the scheduler.
-    Unschedulable(String),
+    /// No node of the cluster has room for it.
+    Unschedulable {
+        /// The message of the scheduler.
+        message: String,
+        /// Whether it would not fit an empty node either.
+        fits_no_node: bool,
+    },
+    /// An image cannot be pulled; the kubelet tries again.
+    PullFails(String),
     Running {
         /// Whether its readiness probes succeed.
         ready: bool,
@@ -21,8 +31,6 @@ pub(crate) enum PodState {
 const FATAL: &[(&str, ErrorClass)] = &[
     ("InvalidImageName", ErrorClass::Permanent),
     ("ErrImageNeverPull", ErrorClass::Permanent),
-    ("ErrImagePull", ErrorClass::Failed),
-    ("ImagePullBackOff", ErrorClass::Failed),
     ("ImageInspectError", ErrorClass::Failed),
     ("SignatureValidationFailed", ErrorClass::Failed),
     ("CrashLoopBackOff", ErrorClass::Failed),
@@ -31,6 +39,8 @@ const FATAL: &[(&str, ErrorClass)] = &[
     ("RunContainerError", ErrorClass::Failed),
 ];
 
+/// Reasons of containers that wait for the next pull of their image.
+const PULL_FAILED: &[&str] = &["ErrImagePull", "ImagePullBackOff", "RegistryUnavailable"];
 /// Part of the message when the kubelet only delays a pull.
 const PULL_DELAYED: &str = "QPS exceeded";
 
@@ -55,6 +65,7 @@ pub(crate) fn judge(pod: &Pod) -> PodState {
         };
         return failed(class, format!("has ended ({phase}){}", end_of(status)));
     }
+    let mut pull_fails = None;
     for container in containers(status) {
         let waiting = container
             .state
@@ -63,20 +74,24 @@ pub(crate) fn judge(pod: &Pod) -> PodState {
         let Some(waiting) = waiting else { continue };
         let reason = waiting.reason.as_deref().unwrap_or_default();
         let message = waiting.message.as_deref().unwrap_or_default();
-        let fatal = FATAL.iter().find(|(known, _)| *known == reason);
-        if let Some((_, class)) = fatal
-            && !message.contains(PULL_DELAYED)
-        {
+        let text = format!("container {} is in {reason}: {message}", container.name);
+        if let Some((_, class)) = FATAL.iter().find(|(known, _)| *known == reason) {
             let last = container.last_state.as_ref().map(ended).unwrap_or_default();
-            let text = format!(
-                "cannot run: container {} is in {reason}: {message}{last}",
-                container.name
-            );
-            return failed(*class, text);
+            return failed(*class, format!("cannot run: {text}{last}"));
+        }
+        if PULL_FAILED.contains(&reason) && !message.contains(PULL_DELAYED) {
+            pull_fails.get_or_insert(text);
         }
     }
+    if let Some(text) = pull_fails {
+        return PodState::PullFails(text);
+    }
     if let Some(message) = unschedulable(status) {
-        return PodState::Unschedulable(message);
+        let fits_no_node = placement::fits_no_node(&message);
+        return PodState::Unschedulable {
+            message,
+            fits_no_node,
+        };
     }
     let running = |container: &ContainerStatus| {
         let state = container.state.as_ref();

@@ -11,7 +11,7 @@ use super::cluster_extras::{
 use crate::decode::{Decode, Decoder};
 use crate::provider::{DriverSection, LabelRef, PoolCommon, PoolOuter, PoolRef, ProviderCommon};
 use crate::section::{Describe, TypeInfo, section};
-use crate::values::{Limit, Name, Object, Table, choice, type_info};
+use crate::values::{Limit, Name, Object, Seconds, Table, choice, type_info};
 use crate::yaml::{Map, YamlNode};
 
 choice! {
@@ -38,6 +38,10 @@ section! {
         "affinity" [ours] affinity: Affinity = default(Affinity::Prefer);
         /// Providers with the same value reach each other's services; the API host when absent.
         "cluster-id" [ours] cluster_id: Option<String> = optional;
+        /// How long a pod may wait for room in the cluster before its request waits for quota; longer while an autoscaler adds nodes.
+        "scheduling-timeout" [ours] scheduling_timeout: Seconds = default(Seconds::new(30));
+        /// How long the cluster may retry to pull an image before the launch fails.
+        "image-pull-timeout" [ours] image_pull_timeout: Seconds = default(Seconds::new(120));
         /// Groups of labels.
         "pools" pools: Vec<ClusterPool> = default(Vec::<ClusterPool>::new()) in (ClusterPoolOuter {
             flavour: Flavour::Kubernetes,
@@ -68,6 +72,10 @@ section! {
         "affinity" [ours] affinity: Affinity = default(Affinity::Prefer);
         /// Providers with the same value reach each other's services; the API host when absent.
         "cluster-id" [ours] cluster_id: Option<String> = optional;
+        /// How long a pod may wait for room in the cluster before its request waits for quota; longer while an autoscaler adds nodes.
+        "scheduling-timeout" [ours] scheduling_timeout: Seconds = default(Seconds::new(30));
+        /// How long the cluster may retry to pull an image before the launch fails.
+        "image-pull-timeout" [ours] image_pull_timeout: Seconds = default(Seconds::new(120));
         /// Groups of labels.
         "pools" pools: Vec<ClusterPool> = default(Vec::<ClusterPool>::new()) in (ClusterPoolOuter {
             flavour: Flavour::OpenShift,
@@ -98,6 +106,10 @@ section! {
         "affinity" [ours] affinity: Affinity = default(Affinity::Prefer);
         /// Providers with the same value reach each other's services; the API host when absent.
         "cluster-id" [ours] cluster_id: Option<String> = optional;
+        /// How long a pod may wait for room in the cluster before its request waits for quota; longer while an autoscaler adds nodes.
+        "scheduling-timeout" [ours] scheduling_timeout: Seconds = default(Seconds::new(30));
+        /// How long the cluster may retry to pull an image before the launch fails.
+        "image-pull-timeout" [ours] image_pull_timeout: Seconds = default(Seconds::new(120));
         /// Groups of labels, each named as an existing project.
         "pools" pools: Vec<ClusterPool> = default(Vec::<ClusterPool>::new()) in (ClusterPoolOuter {
             flavour: Flavour::OpenShiftPods,

@@ -7,10 +7,12 @@ use nodeyard_model::{ConnectionPort, Label, ResourceName};
 
 use super::{Access, ImageSettings, LabelSettings, Settings, common};
 
-/// The driver gives up earlier and says why; this is for one that does not come back.
-const LAUNCH_LIMIT: Duration = Duration::from_secs(360);
+/// The driver gives up earlier and says why; this is for one that does not come back. Half of it is for an autoscaler, the
+/// other for the start of the pod.
+const LAUNCH_LIMIT: Duration = Duration::from_secs(660);
 
-pub(super) fn settings(pools: &[ClusterPool], launch_retries: u64) -> Settings {
+/// `patience` is how long a pod may wait for room and for its image.
+pub(super) fn settings(pools: &[ClusterPool], launch_retries: u64, patience: Duration) -> Settings {
     // What a server in a pod, and an address for it, may take after the pod runs.
     let ssh = pools.iter().flat_map(|pool| &pool.labels);
     let ssh = ssh.filter_map(|label| label.ssh.as_ref());
@@ -37,7 +39,8 @@ pub(super) fn settings(pools: &[ClusterPool], launch_retries: u64) -> Settings {
         common(&pool.common, limits, labels.collect())
     });
     Settings {
-        launch_timeout: LAUNCH_LIMIT.saturating_add(longest.unwrap_or_default()),
+        launch_timeout: (LAUNCH_LIMIT.saturating_add(patience))
+            .saturating_add(longest.unwrap_or_default()),
         boot_timeout: Duration::ZERO,
         launch_attempts: launch_retries.max(1),
         max_launches: None,

@@ -3,20 +3,35 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::ResourceExt as _;
 use nodeyard_config::ClusterLabel;
-use nodeyard_driver::{Error, ErrorClass, Progress};
+use nodeyard_driver::{Error, ErrorClass, PollTimer, Progress};
 
 use super::{ClusterLink, KubernetesDriver};
-use crate::pod_state::{PodState, judge};
+use crate::pod_state::{PodState, image_pull, judge};
 
 /// The longest time between two looks at a pod whose changes the cluster reports.
 const MAX_WAIT: Duration = Duration::from_secs(15);
 /// How long to wait for the first report of a new pod.
 const FIRST_REPORT: Duration = Duration::from_secs(1);
-/// The reason of the event by which an autoscaler says that it adds a node for the pod.
-const SCALES_UP: &str = "TriggeredScaleUp";
+/// The reasons of events by which the Cluster Autoscaler and Karpenter say that they add a node for the pod.
+const SCALES_UP: &[&str] = &["TriggeredScaleUp", "Nominated"];
+/// How long an autoscaler may take for that.
+const SCALE_UP_LIMIT: Duration = Duration::from_secs(300);
+
+/// The wait for one pod.
+struct PodWait<'a> {
+    driver: &'a KubernetesDriver,
+    link: &'a ClusterLink,
+    namespace: &'a str,
+    name: &'a str,
+    timer: PollTimer,
+    /// When the pod last had no room, or its image could not be pulled: how long it takes to start is counted from there.
+    hindered: Duration,
+    /// Since when its image cannot be pulled.
+    pull_fails_since: Option<Duration>,
+}
 
 impl KubernetesDriver {
     /// `created` is the resource version of a pod that was just created.
@@ -28,8 +43,16 @@ impl KubernetesDriver {
         created: Option<&str>,
         progress: &Progress,
     ) -> Result<Arc<Pod>, Error> {
-        let timer = self.options.poll.start();
         let feeds = &link.feeds;
+        let mut wait = PodWait {
+            driver: self,
+            link,
+            namespace,
+            name,
+            timer: self.options.poll.start(),
+            hindered: Duration::ZERO,
+            pull_fails_since: None,
+        };
         if let Some(version) = created
             && feeds.reports_pods(namespace)
         {
@@ -41,23 +64,18 @@ impl KubernetesDriver {
         let mut reported = true;
         loop {
             let pod = self.look_at_pod(link, (namespace, name), reported).await?;
-            let age = timer.age();
-            let (wait, reason) = match judge(&pod) {
+            let (pause, reason) = match judge(&pod) {
                 PodState::Running { ready: false } if label.ssh.is_some() => {
-                    let reason =
-                        "the pod is running, but its SSH port does not answer yet".to_owned();
-                    let wait = self.wait_for_start(link, (namespace, name), &reason, age);
-                    (wait.await?, reason)
+                    let reason = "the pod is running, but its SSH port does not answer yet";
+                    (wait.for_start(reason).await?, reason.to_owned())
                 }
                 PodState::Running { .. } => return Ok(pod),
-                PodState::Waiting(reason) => {
-                    let wait = self.wait_for_start(link, (namespace, name), &reason, age);
-                    (wait.await?, reason)
-                }
-                PodState::Unschedulable(reason) => {
-                    let wait = self.wait_for_room(link, (namespace, name), &reason, age);
-                    (wait.await?, reason)
-                }
+                PodState::Waiting(reason) => (wait.for_start(&reason).await?, reason),
+                PodState::PullFails(reason) => (wait.for_image(&pod, &reason).await?, reason),
+                PodState::Unschedulable {
+                    message,
+                    fits_no_node,
+                } => (wait.for_room(&pod, &message, fits_no_node).await?, message),
                 PodState::Failed(error) => {
                     return Err(self.with_events(link, namespace, name, error).await);
                 }
@@ -66,7 +84,7 @@ impl KubernetesDriver {
             let version = pod.metadata.resource_version.as_deref().unwrap_or("0");
             let seen = feeds.has_pod(namespace, name);
             reported = feeds
-                .pod_changed((namespace, name), version, seen, wait)
+                .pod_changed((namespace, name), version, seen, pause)
                 .await;
         }
     }
@@ -84,54 +102,6 @@ impl KubernetesDriver {
             PodState::Failed(error) => Err(self.with_events(link, namespace, name, error).await),
             _ => Ok(()),
         }
-    }
-
-    /// Returns how long to wait for a pod that has been placed on a node of the cluster. Fails after the limit.
-    async fn wait_for_start(
-        &self,
-        link: &ClusterLink,
-        (namespace, name): (&str, &str),
-        reason: &str,
-        age: Duration,
-    ) -> Result<Duration, Error> {
-        let limit = self.options.pod_limit;
-        if age > limit {
-            let text = format!(
-                "pod {name} does not run after {} s: {reason}",
-                limit.as_secs()
-            );
-            let error = Error::new(ErrorClass::Failed, text);
-            return Err(self.with_events(link, namespace, name, error).await);
-        }
-        Ok(if link.feeds.reports_pods(namespace) {
-            MAX_WAIT.min(limit.saturating_sub(age).max(self.options.poll.least))
-        } else {
-            self.options.poll.after(age)
-        })
-    }
-
-    /// Returns how long to wait for a pod that no node of the cluster has room for. Fails unless an autoscaler is adding
-    /// a node, or may still say so.
-    async fn wait_for_room(
-        &self,
-        link: &ClusterLink,
-        (namespace, name): (&str, &str),
-        reason: &str,
-        age: Duration,
-    ) -> Result<Duration, Error> {
-        let patience = self.options.scheduling_patience;
-        if age < patience {
-            return Ok(patience.saturating_sub(age).max(self.options.poll.least));
-        }
-        let events = self.events(link, namespace, Some(name)).await?;
-        let mut reasons = events.iter().map(|event| event.reason.as_deref());
-        if reasons.any(|reason| reason == Some(SCALES_UP)) {
-            return Ok(self.options.poll.most);
-        }
-        Err(Error::new(
-            ErrorClass::Capacity,
-            format!("no node of the cluster has room for pod {name}: {reason}"),
-        ))
     }
 
     /// Returns the pod as it was reported. Asks the cluster if it has not reported any, or if a wait for reports was in
@@ -176,6 +146,103 @@ impl KubernetesDriver {
         let path = format!("/api/v1/namespaces/{namespace}/pods/{name}");
         let pod = link.api.get::<Pod>("read a pod", &path).await?;
         Ok(pod.map(Arc::new))
+    }
+}
+
+/// Each returns how long to wait for the next report, and fails when the wait has been long enough.
+impl PodWait<'_> {
+    /// The pod has been placed on a node of the cluster.
+    async fn for_start(&self, reason: &str) -> Result<Duration, Error> {
+        let limit = self.driver.options.pod_limit;
+        let waited = self.timer.age().saturating_sub(self.hindered);
+        if waited > limit {
+            let text = format!(
+                "pod {} does not run after {} s: {reason}",
+                self.name,
+                limit.as_secs()
+            );
+            return Err(self.failed(ErrorClass::Failed, text).await);
+        }
+        Ok(self.pause(limit.saturating_sub(waited)))
+    }
+
+    /// No node of the cluster has room for the pod. That fails like a quota, so that the request waits, unless the pod
+    /// would fit no node at all. An autoscaler gets more time if it is adding a node.
+    async fn for_room(
+        &mut self,
+        pod: &Pod,
+        message: &str,
+        fits_no_node: bool,
+    ) -> Result<Duration, Error> {
+        let limit = self.driver.options.scheduling_timeout;
+        let age = self.timer.age();
+        self.hindered = age;
+        if age < limit {
+            return Ok(self.pause(limit.saturating_sub(age)));
+        }
+        let events = self.events(pod).await?;
+        let mut reasons = events.iter().filter_map(|event| event.reason.as_deref());
+        if age < limit.max(SCALE_UP_LIMIT) && reasons.any(|reason| SCALES_UP.contains(&reason)) {
+            return Ok(self.driver.options.poll.most);
+        }
+        let name = self.name;
+        let message = message.trim_end_matches('.');
+        Err(if fits_no_node {
+            let text = format!(
+                "no node of the cluster can run pod {name}: {message}; change the resources or the `node-selector` of \
+                 the label, or add such nodes"
+            );
+            Error::new(ErrorClass::Capacity, text)
+        } else {
+            let text = format!("no node of the cluster has room for pod {name}: {message}");
+            Error::new(ErrorClass::Quota, text)
+        })
+    }
+
+    /// An image of the pod cannot be pulled. The kubelet tries again, which is of no use if the registry refuses the image.
+    async fn for_image(&mut self, pod: &Pod, reason: &str) -> Result<Duration, Error> {
+        let limit = self.driver.options.image_pull_timeout;
+        let age = self.timer.age();
+        self.hindered = age;
+        let waited = age.saturating_sub(*self.pull_fails_since.get_or_insert(age));
+        // Without events only the time counts.
+        let events = self.events(pod).await.unwrap_or_default();
+        let name = self.name;
+        if let Some(refusal) = image_pull::refusal(&events) {
+            return Err(Error::permanent(format!(
+                "pod {name} cannot run: {refusal}; change the `image` of the label, or its `image-pull-secrets`"
+            )));
+        }
+        if waited >= limit {
+            let text = format!("pod {name} cannot run: {reason}");
+            return Err(self.failed(ErrorClass::Failed, text).await);
+        }
+        let rest = limit.saturating_sub(waited);
+        // The status of the pod may be the same after another pull.
+        Ok(self.pause(rest).min(self.driver.options.poll.most))
+    }
+
+    fn pause(&self, rest: Duration) -> Duration {
+        let poll = self.driver.options.poll;
+        let most = if self.link.feeds.reports_pods(self.namespace) {
+            MAX_WAIT
+        } else {
+            poll.after(self.timer.age())
+        };
+        most.min(rest.max(poll.least))
+    }
+
+    async fn events(&self, pod: &Pod) -> Result<Vec<Event>, Error> {
+        self.driver
+            .events_of_pod(self.link, self.namespace, pod)
+            .await
+    }
+
+    async fn failed(&self, class: ErrorClass, text: String) -> Error {
+        let error = Error::new(class, text);
+        self.driver
+            .with_events(self.link, self.namespace, self.name, error)
+            .await
     }
 }
 

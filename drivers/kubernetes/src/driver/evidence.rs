@@ -18,20 +18,37 @@ const EVENTS: usize = 20;
 
 impl KubernetesDriver {
     /// Lists the events of a pod, or all of a namespace, the newest last.
-    pub(super) async fn events(
+    async fn events(
         &self,
         link: &ClusterLink,
         namespace: &str,
         pod: Option<&str>,
     ) -> Result<Vec<Event>, Error> {
+        let selector = pod.map(|pod| format!("involvedObject.kind=Pod,involvedObject.name={pod}"));
+        self.selected_events(link, namespace, selector).await
+    }
+
+    /// Lists the events of this very pod, without those of an earlier one of the same name.
+    pub(super) async fn events_of_pod(
+        &self,
+        link: &ClusterLink,
+        namespace: &str,
+        pod: &Pod,
+    ) -> Result<Vec<Event>, Error> {
+        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        let selector = format!("involvedObject.uid={uid}");
+        self.selected_events(link, namespace, Some(selector)).await
+    }
+
+    async fn selected_events(
+        &self,
+        link: &ClusterLink,
+        namespace: &str,
+        selector: Option<String>,
+    ) -> Result<Vec<Event>, Error> {
         let path = format!("/api/v1/namespaces/{namespace}/events");
-        let query = match pod {
-            Some(pod) => {
-                let selector = format!("involvedObject.kind=Pod,involvedObject.name={pod}");
-                format!("fieldSelector={}", escape(&selector))
-            }
-            None => String::new(),
-        };
+        let query = selector.map(|selector| format!("fieldSelector={}", escape(&selector)));
+        let query = query.unwrap_or_default();
         let mut events = link.api.list::<Event>("list events", &path, &query).await?;
         events.sort_by_key(|event| event.metadata.creation_timestamp.clone());
         Ok(events)
@@ -106,7 +123,9 @@ impl KubernetesDriver {
         for pod in pods {
             let name = pod.name_any();
             match judge(&pod) {
-                PodState::Waiting(state) | PodState::Unschedulable(state) => {
+                PodState::Waiting(state)
+                | PodState::PullFails(state)
+                | PodState::Unschedulable { message: state, .. } => {
                     text.push_str(&format!("pod {name}: {state}\n"));
                 }
                 PodState::Failed(error) => text.push_str(&format!("{error}\n")),

@@ -33,15 +33,11 @@ fn failure(status: &Value) -> (ErrorClass, String) {
 
 #[test]
 fn what_can_never_run_fails_with_the_clusters_own_words() {
-    let (class, text) = failure(&waiting("ErrImagePull", "registry says no"));
-    assert_eq!(class, ErrorClass::Failed);
+    let (class, text) = failure(&waiting("InvalidImageName", "no such name"));
+    assert_eq!(class, ErrorClass::Permanent);
     assert!(
-        text.contains("registry says no") && text.contains("main"),
+        text.contains("no such name") && text.contains("main"),
         "{text}"
-    );
-    assert_eq!(
-        failure(&waiting("InvalidImageName", "")).0,
-        ErrorClass::Permanent
     );
     assert_eq!(
         failure(&waiting("ErrImageNeverPull", "")).0,
@@ -49,6 +45,23 @@ fn what_can_never_run_fails_with_the_clusters_own_words() {
     );
     let (_, text) = failure(&waiting("CrashLoopBackOff", "back-off 10s"));
     assert!(text.contains("exit code 3"), "{text}");
+}
+
+#[test]
+fn an_image_that_cannot_be_pulled_yet_is_waited_for() {
+    for reason in ["ErrImagePull", "ImagePullBackOff", "RegistryUnavailable"] {
+        match judge(&pod(&waiting(reason, "503"))) {
+            PodState::PullFails(text) => {
+                assert!(text.contains("503") && text.contains("main"), "{text}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    let mut status = waiting("ErrImagePull", "503");
+    let broken = waiting("InvalidImageName", "")["containerStatuses"][0].clone();
+    let containers = status["containerStatuses"].as_array_mut().unwrap();
+    containers.push(broken);
+    assert_eq!(failure(&status).0, ErrorClass::Permanent);
 }
 
 #[test]
@@ -111,7 +124,10 @@ fn what_the_scheduler_says_is_told_unless_it_makes_room() {
         "message": "0/1 nodes are available: 1 Insufficient cpu.",
     }]});
     match judge(&pod(&status)) {
-        PodState::Unschedulable(text) => assert!(text.contains("Insufficient cpu")),
+        PodState::Unschedulable {
+            message,
+            fits_no_node: false,
+        } => assert!(message.contains("Insufficient cpu")),
         other => panic!("{other:?}"),
     }
     let mut promised = status;

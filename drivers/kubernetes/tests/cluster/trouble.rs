@@ -17,6 +17,8 @@ use crate::common::{
 fn patient(system: &str, label: &str) -> Options {
     Options {
         pod_limit: Duration::from_secs(3600),
+        scheduling_timeout: Duration::from_secs(3),
+        image_pull_timeout: Duration::from_secs(3),
         ..options(system, "kubernetes", label)
     }
 }

@@ -343,6 +343,14 @@ fn running() -> Value {
     })
 }
 
+/// The status of a pod whose container waits for the reason.
+pub(crate) fn waiting(reason: &str, message: &str) -> Value {
+    json!({"phase": "Pending", "containerStatuses": [{
+        "name": "small", "image": "i", "imageID": "", "ready": false, "restartCount": 0,
+        "state": {"waiting": {"reason": reason, "message": message}},
+    }]})
+}
+
 fn is_leaving(object: &Value) -> bool {
     !object["metadata"]["deletionTimestamp"].is_null()
 }

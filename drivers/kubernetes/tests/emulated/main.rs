@@ -15,6 +15,7 @@ mod common;
 mod kit;
 mod life;
 mod openshift;
+mod patience;
 mod share;
 mod trouble;
 mod watch;

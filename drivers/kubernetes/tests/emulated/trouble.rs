@@ -5,27 +5,21 @@ use std::time::Duration;
 
 use nodeyard_driver::{ErrorClass, Machines as _, Progress, Target};
 use nodeyard_driver_kubernetes::{Kubeconfig, Options};
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::cluster::EmulatedCluster;
+use crate::cluster::{EmulatedCluster, waiting};
 use crate::common::{
     create, create_reporting, delete, delete_node, driver, driver_through, options, order,
 };
 
 const SPACE: &str = "/api/v1/namespaces/main-0000000001";
 
-fn waiting(reason: &str, message: &str) -> Value {
-    json!({"phase": "Pending", "containerStatuses": [{
-        "name": "small", "image": "i", "imageID": "", "ready": false, "restartCount": 0,
-        "state": {"waiting": {"reason": reason, "message": message}},
-    }]})
-}
-
 /// Far longer than a test waits: what fails, fails for another reason than the time.
 fn patient(label: &str) -> Options {
     Options {
         pod_limit: Duration::from_secs(3600),
-        scheduling_patience: Duration::ZERO,
+        scheduling_timeout: Duration::ZERO,
+        image_pull_timeout: Duration::ZERO,
         ..options("trouble", "kubernetes", label)
     }
 }
@@ -56,7 +50,7 @@ async fn a_pod_that_can_never_run_fails_with_the_reason() {
             ErrorClass::Failed,
             "evicted",
         ),
-        (unschedulable, ErrorClass::Capacity, "Insufficient cpu"),
+        (unschedulable, ErrorClass::Quota, "Insufficient cpu"),
     ] {
         let cluster = Arc::new(EmulatedCluster::default());
         cluster.behave(|behaviour| {
@@ -72,7 +66,7 @@ async fn a_pod_that_can_never_run_fails_with_the_reason() {
         assert_eq!(error.class(), class, "{text}");
         assert!(text.contains(words), "{text}");
         assert!(
-            class == ErrorClass::Capacity || text.contains("an event tells more"),
+            class == ErrorClass::Quota || text.contains("an event tells more"),
             "{text}"
         );
         let evidence = driver
@@ -83,31 +77,6 @@ async fn a_pod_that_can_never_run_fails_with_the_reason() {
         delete_node(&driver, &order).await;
         assert!(cluster.exists().is_empty());
     }
-}
-
-#[tokio::test]
-async fn an_autoscaler_is_given_its_time() {
-    let cluster = Arc::new(EmulatedCluster::default());
-    cluster.behave(|behaviour| {
-        behaviour.pod_status = json!({"phase": "Pending", "conditions": [{
-            "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no room",
-        }]});
-        behaviour.events = vec![json!({
-            "metadata": {"name": "e"}, "involvedObject": {}, "type": "Normal", "reason": "TriggeredScaleUp",
-        })];
-    });
-    let driver = driver(&cluster, patient("type: pod, image: i"));
-    let order = order("trouble", 1);
-    let progress = Progress::default();
-    let mut reported = progress.subscribe();
-    let room = async {
-        let waiting = reported.wait_for(|state| state.stage.as_deref() == Some("no room"));
-        waiting.await.unwrap();
-        cluster.behave(|behaviour| behaviour.pod_status = Value::Null);
-    };
-    let creation = create_reporting(&driver, &order, &progress);
-    let (instance, ()) = tokio::join!(creation, room);
-    instance.unwrap();
 }
 
 #[tokio::test]
