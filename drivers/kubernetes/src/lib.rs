@@ -11,6 +11,7 @@
 //! api       calls, with a timeout and classified errors    holder    creating, finding and deleting holders
 //! driver    the operations                                 exec      commands and logs, for people and for git
 //! buildset  nodes that belong together                     forward   tunnels to pods
+//! names     names of objects                               ports     the order of ports
 //! ```
 
 mod api;
@@ -26,6 +27,7 @@ mod holder;
 mod names;
 mod options;
 mod pod_state;
+mod ports;
 #[cfg(test)]
 mod testing;
 

@@ -274,7 +274,7 @@ impl KubernetesDriver {
             let address = match ssh.expose {
                 Expose::Forward => Some(self.tunnel_to(space, pod).await?),
                 Expose::Gateway => {
-                    self.route_through_gateway(link, space.node, ssh, namespace, &service)
+                    self.route_through_gateway(link, ssh, space, &service, pod)
                         .await?
                 }
                 _ => {

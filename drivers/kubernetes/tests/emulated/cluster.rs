@@ -40,6 +40,8 @@ pub(crate) struct Behaviour {
     pub(crate) events: Vec<Value>,
     /// Why namespaces never go.
     pub(crate) hindrance: Option<&'static str>,
+    /// Routes stay until this is false again.
+    pub(crate) routes_stay: bool,
     /// Code and reason with which each call is refused once.
     pub(crate) reluctance: Option<(u16, &'static str)>,
     /// Projects are in lists a moment after they were made.
@@ -147,7 +149,8 @@ impl EmulatedCluster {
             objects.retain(|other, thing| {
                 other != path
                     && space_of(other).as_deref() != Some(path)
-                    && thing["metadata"]["ownerReferences"][0]["uid"] != *uid
+                    && (thing["metadata"]["ownerReferences"][0]["uid"] != *uid
+                        || behaviour.routes_stay && other.contains("/tcproutes/"))
             });
         } else if let Some(later) = objects.get_mut(path) {
             if let Some(hindrance) = behaviour.hindrance.filter(|_| is_leaving(&object)) {
@@ -213,6 +216,7 @@ impl EmulatedCluster {
     }
 
     fn delete(&self, path: &str, query: &str, options: &Value) -> Answer {
+        let stays = path.contains("/tcproutes/") && self.behaviour.lock().unwrap().routes_stay;
         let mut objects = self.objects.lock().unwrap();
         if path.ends_with("/pods") {
             let fits = selected(query);
@@ -234,7 +238,7 @@ impl EmulatedCluster {
         if space_of(path).is_none() || path.contains("/pods/") || foreground {
             // These take their time.
             object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
-        } else {
+        } else if !stays {
             objects.remove(path);
         }
         answer(200, &json!({}))

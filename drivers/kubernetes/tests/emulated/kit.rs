@@ -208,6 +208,13 @@ async fn emulated_pods_behind_a_gateway_survive_every_fault() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn emulated_shared_pods_behind_a_gateway_survive_every_fault() {
+    let label = "image: i, ssh: {expose: gateway, gateway: {name: tcp, namespace: edge}, \
+                 port-range: [2200, 2209], host-key-checking: false}";
+    survive(EMULATED, "openshiftpods", label).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn emulated_pods_of_a_buildset_survive_every_fault() {
     let label = "type: pod, image: i, cpu: 1, share: buildset";
     survive(EMULATED, "kubernetes", label).await;

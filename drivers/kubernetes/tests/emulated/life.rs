@@ -186,40 +186,6 @@ async fn an_ssh_pod_is_an_ordinary_machine() {
 }
 
 #[tokio::test]
-async fn each_ssh_pod_has_a_port_of_the_gateway() {
-    let cluster = Arc::new(EmulatedCluster::default());
-    cluster.add_namespace("edge", &Value::Null);
-    let gateway = json!({"metadata": {"name": "tcp"}, "status": {"addresses": [{"value": "gateway.example"}]}});
-    cluster.add(
-        "/apis/gateway.networking.k8s.io/v1/namespaces/edge/gateways",
-        gateway,
-    );
-    let before = cluster.exists();
-    let label = "type: pod, image: i, ssh: {expose: gateway, gateway: {name: tcp, namespace: edge}, \
-        port-range: [2200, 2201], host-key-checking: false}";
-    let driver = driver(&cluster, options("gateway", "kubernetes", label));
-    let orders = [1, 2, 3].map(|number| order("gateway", number));
-    for (order, port) in orders.iter().zip([2200, 2201]) {
-        let instance = create(&driver, order).await.unwrap();
-        assert_eq!(instance.interface_ip.as_deref(), Some("gateway.example"));
-        assert_eq!(instance.connection_port, Some(ConnectionPort::Number(port)));
-    }
-    let (error, _) = create(&driver, &orders[2]).await.unwrap_err();
-    assert!(error.to_string().contains("port-range"), "{error}");
-    let route =
-        "/apis/gateway.networking.k8s.io/v1alpha2/namespaces/main-0000000001/tcproutes/small";
-    assert_eq!(cluster.object(route)["spec"]["parentRefs"][0]["port"], 2200);
-    delete_node(&driver, &orders[0]).await;
-    delete_node(&driver, &orders[2]).await;
-    let instance = create(&driver, &orders[2]).await.unwrap();
-    assert_eq!(instance.connection_port, Some(ConnectionPort::Number(2200)));
-    for order in &orders {
-        delete_node(&driver, order).await;
-    }
-    assert_eq!(cluster.exists(), before);
-}
-
-#[tokio::test]
 async fn the_longest_and_the_oddest_names_work() {
     let cluster = Arc::new(EmulatedCluster::default());
     let (pool, label) = ("p".repeat(63), "1".repeat(63));

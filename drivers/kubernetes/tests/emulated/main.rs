@@ -12,6 +12,7 @@
 mod caller;
 mod cluster;
 mod common;
+mod gateway;
 mod kit;
 mod life;
 mod openshift;
