@@ -18,12 +18,18 @@ use nodeyard_model::NodeId;
 use serde::{Deserialize, Serialize};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::OnceCell;
 use tokio::task::JoinHandle;
 use tracing::{debug, warn};
+
+use crate::ports;
 
 /// The annotation of a pod with its [`TunnelRoute`].
 pub(crate) const FORWARD: &str = "nodeyard/forward";
 const LOOPBACK: &str = "127.0.0.1";
+/// The ports of labels without `port-range`: below those that the kernel gives to connections and Kubernetes to services, so
+/// that nothing takes them while this process restarts.
+const DEFAULT_PORTS: RangeInclusive<u16> = 20_000..=29_999;
 
 /// Namespace and name of a pod.
 pub(crate) type PodKey = (String, String);
@@ -57,12 +63,14 @@ pub(crate) struct Tunnels {
     open: Mutex<HashMap<PodKey, Tunnel>>,
     /// The newest client, for new connections.
     client: Arc<Mutex<Option<Client>>>,
+    /// Set when the tunnels of an earlier process have been opened again.
+    pub(crate) restored: OnceCell<()>,
 }
 
 struct Tunnel {
     node: NodeId,
     route: TunnelRoute,
-    /// Whether the pod has existed; one that has not is still to be created.
+    /// Whether the cluster has listed the pod; one that it has not may still be created.
     seen: bool,
     task: JoinHandle<()>,
 }
@@ -78,7 +86,8 @@ impl Tunnels {
         *lock(&self.client) = Some(client.clone());
     }
 
-    /// Opens a tunnel at a free port, or returns the one that is open.
+    /// Opens a tunnel at a free port, or returns the one that is open. Those of an earlier process have to be restored
+    /// before: their ports look free until then.
     pub(crate) async fn open(
         &self,
         ssh: &SshAccess,
@@ -90,10 +99,16 @@ impl Tunnels {
         }
         let ports = match ssh.port_range.as_deref() {
             Some([first, last]) => first.0..=last.0,
-            _ => 0..=0,
+            _ => DEFAULT_PORTS,
         };
         let host = ssh.external_address.as_deref().unwrap_or(LOOPBACK);
-        let listener = bind(host, ports).await?;
+        let listener = bind(host, ports::in_order(ports, node)).await?;
+        let listener = listener.ok_or_else(|| {
+            let text = format!(
+                "all ports of {host} for `expose: forward` are in use; extend `port-range`"
+            );
+            Error::new(ErrorClass::Capacity, text)
+        })?;
         let route = TunnelRoute {
             host: host.to_owned(),
             port: listener.local_addr().map_err(unusable)?.port(),
@@ -111,15 +126,27 @@ impl Tunnels {
         pod: PodKey,
         route: TunnelRoute,
     ) -> Result<(), Error> {
-        if let Some(tunnel) = lock(&self.open).get_mut(&pod)
-            && tunnel.route == route
-        {
-            tunnel.seen = true;
+        let open = lock(&self.open).get(&pod).map(|open| open.route.clone());
+        if open.as_ref() == Some(&route) {
             return Ok(());
         }
-        let listener = bind(&route.host, route.port..=route.port).await?;
+        let listener = bind(&route.host, [route.port]).await?;
+        let listener = listener.ok_or_else(|| {
+            let text = format!(
+                "port {} of {}, at which its node is reached, is in use by another program; stop that, or delete the node",
+                route.port, route.host
+            );
+            Error::new(ErrorClass::Capacity, text)
+        })?;
         self.serve(node, pod, route, listener);
         Ok(())
+    }
+
+    /// Notes that the cluster has listed the pod of a tunnel.
+    pub(crate) fn note_listed(&self, pod: &PodKey) {
+        if let Some(tunnel) = lock(&self.open).get_mut(pod) {
+            tunnel.seen = true;
+        }
     }
 
     fn serve(&self, node: NodeId, pod: PodKey, route: TunnelRoute, listener: TcpListener) {
@@ -148,23 +175,19 @@ impl Tunnels {
     }
 }
 
-async fn bind(host: &str, ports: RangeInclusive<u16>) -> Result<TcpListener, Error> {
-    let mut last = None;
+/// Listens at the first of the ports that is free. Returns None if all are in use.
+async fn bind(
+    host: &str,
+    ports: impl IntoIterator<Item = u16, IntoIter: Send>,
+) -> Result<Option<TcpListener>, Error> {
     for port in ports {
         match TcpListener::bind((host, port)).await {
-            Ok(listener) => return Ok(listener),
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => last = Some(error),
+            Ok(listener) => return Ok(Some(listener)),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
             Err(error) => return Err(unusable(error)),
         }
     }
-    let error = Error::new(
-        ErrorClass::Capacity,
-        format!("all ports of {host} for `expose: forward` are in use; extend `port-range`"),
-    );
-    Err(match last {
-        Some(cause) => error.because(cause),
-        None => error,
-    })
+    Ok(None)
 }
 
 fn unusable(cause: io::Error) -> Error {
@@ -248,7 +271,7 @@ mod tests {
     async fn a_port_is_for_one_pod() {
         let tunnels = Tunnels::default();
         let port = {
-            let listener = bind(LOOPBACK, 0..=0).await.unwrap();
+            let listener = bind(LOOPBACK, [0]).await.unwrap().unwrap();
             listener.local_addr().unwrap().port()
         };
         let node: NodeId = "0000000001".parse().unwrap();
@@ -257,11 +280,31 @@ mod tests {
             tunnels.reopen(node, pod("a"), route(port)).await.unwrap();
         }
         let error = tunnels.reopen(node, pod("b"), route(port)).await;
-        assert_eq!(error.unwrap_err().class(), ErrorClass::Capacity);
+        let error = error.unwrap_err();
+        assert_eq!(error.class(), ErrorClass::Capacity);
+        assert!(error.to_string().contains(&port.to_string()), "{error}");
+        // It may not have been listed yet.
         tunnels.close_unless(|_| false);
-        while bind(LOOPBACK, port..=port).await.is_err() {
+        assert!(bind(LOOPBACK, [port]).await.unwrap().is_none());
+        tunnels.note_listed(&pod("a"));
+        tunnels.close_unless(|_| false);
+        while bind(LOOPBACK, [port]).await.unwrap().is_none() {
             tokio::task::yield_now().await;
         }
+    }
+
+    #[tokio::test]
+    async fn no_connection_takes_the_port_of_a_tunnel_during_a_restart() {
+        let label =
+            crate::testing::label("kubernetes", "type: pod, image: i, ssh: {expose: forward}");
+        let tunnels = Tunnels::default();
+        let pod = ("n".to_owned(), "a".to_owned());
+        let node = "0000000001".parse().unwrap();
+        let route = tunnels.open(&label.ssh.unwrap(), node, pod).await.unwrap();
+        let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap();
+        let first: u16 = range.split_whitespace().next().unwrap().parse().unwrap();
+        assert!(DEFAULT_PORTS.contains(&route.port), "{route:?}");
+        assert!(route.port < first, "{route:?}, {first}");
     }
 
     #[test]
@@ -281,7 +324,7 @@ mod tests {
 
     #[tokio::test]
     async fn only_this_machine_listens() {
-        let error = bind("192.0.2.1", 0..=0).await.unwrap_err();
+        let error = bind("192.0.2.1", [0]).await.unwrap_err();
         assert_eq!(error.class(), ErrorClass::Permanent);
     }
 

@@ -88,7 +88,7 @@ section! {
         "service-annotations" [ours] service_annotations: Table<String> = default(Table::<String>::new());
         /// The gateway, for `gateway`.
         "gateway" [ours] gateway: Option<Gateway> = optional;
-        /// First and last port that may be given out, for `gateway` and `forward`.
+        /// First and last port that may be given out, for `gateway` and `forward`; 20000 to 29999 for `forward` when absent.
         "port-range" [ours] port_range: Option<Vec<Port>> = optional;
         /// Networks that may connect.
         "allow-from" [ours] allow_from: Vec<String> = default(Vec::<String>::new());

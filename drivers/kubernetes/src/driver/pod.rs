@@ -57,6 +57,7 @@ impl KubernetesDriver {
             .as_ref()
             .filter(|ssh| ssh.expose == Expose::Forward)
         {
+            self.restore_tunnels(link).await?;
             let pod = (space.namespace.clone(), name.to_owned());
             let route = self.tunnels.open(ssh, order.node, pod).await?;
             let text = serde_json::to_string(&route).unwrap_or_default();

@@ -12,6 +12,7 @@
 mod caller;
 mod cluster;
 mod common;
+mod forward;
 mod gateway;
 mod kit;
 mod life;
