@@ -7,6 +7,7 @@
 //! | `image-upload:<id>` | [`UploadJob`] | [`UploadResult`] |
 //! | `image-delete:<id>` | [`DeleteJob`], or nothing | nothing |
 //! | `image-info:<id>` | [`InfoJob`], or nothing | [`ImageInfo`] |
+//! | `image-cancel:<id>` | nothing | nothing |
 //! | `upload-delete:<provider>` | [`UploadDeleteJob`] | nothing |
 //!
 //! Payloads are JSON objects. Those for building, uploading and deleting are older than this program: a client that sends only the
@@ -32,6 +33,7 @@ pub enum Function {
     Upload(ImageId),
     Delete(ImageId),
     Info(ImageId),
+    Cancel(ImageId),
     UploadDelete(ProviderName),
 }
 
@@ -45,6 +47,7 @@ impl Function {
             "image-upload" => rest.parse().ok().map(Self::Upload),
             "image-delete" => rest.parse().ok().map(Self::Delete),
             "image-info" => rest.parse().ok().map(Self::Info),
+            "image-cancel" => rest.parse().ok().map(Self::Cancel),
             "upload-delete" => rest.parse().ok().map(Self::UploadDelete),
             _ => None,
         }
@@ -59,6 +62,7 @@ impl fmt::Display for Function {
             Self::Upload(id) => write!(f, "image-upload:{id}"),
             Self::Delete(id) => write!(f, "image-delete:{id}"),
             Self::Info(id) => write!(f, "image-info:{id}"),
+            Self::Cancel(id) => write!(f, "image-cancel:{id}"),
             Self::UploadDelete(provider) => write!(f, "upload-delete:{provider}"),
         }
     }
