@@ -527,7 +527,7 @@ async fn only_what_is_signed_for_this_job_is_admitted() {
     for (build, reason) in [
         ("unsigned", "is not signed"),
         ("foreign", "not made with the configured key"),
-        ("branch", "branch is \"evil\""),
+        ("branch", "has branch \"evil\""),
     ] {
         let line = why
             .lines()
