@@ -54,6 +54,16 @@ impl Function {
     }
 }
 
+impl Function {
+    /// Whether it belongs to one image, and so is of no use when that is gone.
+    pub(crate) fn is_of_image(&self) -> bool {
+        match self {
+            Self::Upload(_) | Self::Delete(_) | Self::Info(_) | Self::Cancel(_) => true,
+            Self::Build(_) | Self::Import(_) | Self::UploadDelete(_) => false,
+        }
+    }
+}
+
 impl fmt::Display for Function {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
