@@ -162,7 +162,13 @@ impl Context {
 
     /// The job of such a function that is running still gets its answer through.
     pub(super) fn withdraw_image(&self, id: &ImageId) {
-        for function in [Function::Upload, Function::Delete, Function::Info] {
+        let functions = [
+            Function::Upload,
+            Function::Delete,
+            Function::Info,
+            Function::Cancel,
+        ];
+        for function in functions {
             self.functions.withdraw(&function(id.clone()));
         }
     }
