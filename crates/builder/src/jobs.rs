@@ -7,6 +7,7 @@
 //! | `image-upload:<id>` | [`UploadJob`] | [`UploadResult`] |
 //! | `image-delete:<id>` | [`DeleteJob`], or nothing | nothing |
 //! | `image-info:<id>` | [`InfoJob`], or nothing | [`ImageInfo`] |
+//! | `image-cancel:<id>` | nothing | nothing |
 //! | `upload-delete:<provider>` | [`UploadDeleteJob`] | nothing |
 //!
 //! Payloads are JSON objects. Those for building, uploading and deleting are older than this program: a client that sends only the
@@ -32,6 +33,7 @@ pub enum Function {
     Upload(ImageId),
     Delete(ImageId),
     Info(ImageId),
+    Cancel(ImageId),
     UploadDelete(ProviderName),
 }
 
@@ -45,8 +47,19 @@ impl Function {
             "image-upload" => rest.parse().ok().map(Self::Upload),
             "image-delete" => rest.parse().ok().map(Self::Delete),
             "image-info" => rest.parse().ok().map(Self::Info),
+            "image-cancel" => rest.parse().ok().map(Self::Cancel),
             "upload-delete" => rest.parse().ok().map(Self::UploadDelete),
             _ => None,
+        }
+    }
+}
+
+impl Function {
+    /// Whether it belongs to one image, and so is of no use when that is gone.
+    pub(crate) fn is_of_image(&self) -> bool {
+        match self {
+            Self::Upload(_) | Self::Delete(_) | Self::Info(_) | Self::Cancel(_) => true,
+            Self::Build(_) | Self::Import(_) | Self::UploadDelete(_) => false,
         }
     }
 }
@@ -59,6 +72,7 @@ impl fmt::Display for Function {
             Self::Upload(id) => write!(f, "image-upload:{id}"),
             Self::Delete(id) => write!(f, "image-delete:{id}"),
             Self::Info(id) => write!(f, "image-info:{id}"),
+            Self::Cancel(id) => write!(f, "image-cancel:{id}"),
             Self::UploadDelete(provider) => write!(f, "upload-delete:{provider}"),
         }
     }

@@ -44,6 +44,7 @@ mod policy;
 pub mod progress;
 mod remove;
 mod report;
+mod unused_functions;
 mod upload;
 mod zuul;
 

@@ -10,6 +10,7 @@ mod decide;
 mod explain;
 mod feed;
 mod images;
+mod missing_uploads;
 mod progress;
 mod providers;
 mod ready_nodes;

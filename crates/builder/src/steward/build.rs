@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use nodeyard_image::ImageId;
 use nodeyard_model::{BuildId, BuildKey, BuildState, Formats, ImageBuild, ImageName};
-use nodeyard_plan::images::{Action, Subject};
+use nodeyard_plan::images::{Action, Picture, Subject};
 use nodeyard_store::Result;
 use nodeyard_store::lock::LockGuard;
 use serde::Serialize;
@@ -32,9 +32,13 @@ impl Context {
         let action = Action::Build {
             formats: formats.clone(),
         };
-        let Some(claim) = self.claim_image(image, &action).await? else {
+        let Some((claim, picture)) = self.claim_image(image, &action).await? else {
             return Ok(Came::ToNothing);
         };
+        if self.adopt_any(&picture).await? {
+            claim.release().await?;
+            return Ok(Came::Through);
+        }
         let key = key(image, BuildId::from_u128(Uuid::new_v4().as_u128()));
         let mut record = ImageBuild::new(BuildState::Building, now());
         record.builder = Some((&*self.hostname).into());
@@ -48,7 +52,7 @@ impl Context {
     /// Takes over a build that lost its steward.
     pub(super) async fn resume_build(&self, image: &ImageName, build: BuildId) -> Result<Came> {
         let action = Action::ResumeBuild { build };
-        let Some(claim) = self.claim_image(image, &action).await? else {
+        let Some((claim, _)) = self.claim_image(image, &action).await? else {
             return Ok(Came::ToNothing);
         };
         let key = key(image, build);
@@ -75,7 +79,7 @@ impl Context {
     /// the look and the deletion, none can go and a later one take its place.
     pub(super) async fn clear_request(&self, image: &ImageName, order: i64) -> Result<Came> {
         let action = Action::ClearRequest { order };
-        let Some(claim) = self.claim_image(image, &action).await? else {
+        let Some((claim, _)) = self.claim_image(image, &action).await? else {
             return Ok(Came::ToNothing);
         };
         self.registry.images().delete_build_request(image).await?;
@@ -87,14 +91,14 @@ impl Context {
         &self,
         image: &ImageName,
         action: &Action,
-    ) -> Result<Option<Claim>> {
+    ) -> Result<Option<(Claim, Picture)>> {
         let lock = self.registry.images().building_lock(image)?;
         let Some(claim) = Claim::attempt(lock).await? else {
             return Ok(None);
         };
-        let unlock = |picture: &mut nodeyard_plan::images::Picture| picture.building = false;
-        if self.confirm(image, action, unlock).await?.is_some() {
-            return Ok(Some(claim));
+        let unlock = |picture: &mut Picture| picture.building = false;
+        if let Some(picture) = self.confirm(image, action, unlock).await? {
+            return Ok(Some((claim, picture)));
         }
         claim.release().await?;
         Ok(None)
@@ -205,7 +209,12 @@ impl<'c> Running<'c> {
         let result = match found {
             Found::Done(result) => Ok(result),
             Found::Failed(failure) => Err(failure),
-            Found::Nothing => Err(Failure::unable("no worker knows of the build any more")),
+            Found::Nothing => {
+                if self.fetched.is_none() {
+                    self.note_lost().await?;
+                }
+                Err(Failure::unable("no worker knows of the build any more"))
+            }
         };
         // Before the build can be used: whoever asks where it comes from is told.
         let provenance = result.as_ref().ok().and_then(|r| r.provenance.as_ref());
@@ -252,6 +261,14 @@ impl<'c> Running<'c> {
             }
             _ => false,
         }
+    }
+
+    async fn note_lost(&self) -> Result<()> {
+        let tree = &**self.ctx.registry.tree();
+        Notes::change(tree, &self.key.image, |notes| {
+            notes.lose(self.key.build, now());
+        })
+        .await
     }
 
     async fn note_provenance(&self, provenance: Option<&Provenance>) -> Result<()> {

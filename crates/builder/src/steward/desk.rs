@@ -168,11 +168,10 @@ impl Desk {
             let images = picture::known_images(&ctx.registry, &ctx.config()).await;
             let sightings = match ctx.find_orphans(&before).await {
                 Ok((orphans, sightings)) => {
-                    let orphans = orphans.into_iter().filter(|_| ctx.cleans);
                     for build in orphans {
-                        if let Err(error) = ctx.clear_orphan(build).await {
+                        if let Err(error) = ctx.settle_orphan(build).await {
                             let error = &error as &dyn std::error::Error;
-                            tracing::debug!(%build, error, "files without a record are left for later");
+                            tracing::debug!(%build, error, "an image without a record is left for later");
                         }
                     }
                     Some(sightings)

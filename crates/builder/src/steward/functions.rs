@@ -19,6 +19,7 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::options::Timing;
+use super::unused_functions::drop_regularly;
 use crate::jobs::Function;
 
 /// What the job servers say at one moment.
@@ -195,15 +196,18 @@ pub(super) struct Directory {
     latest: watch::Receiver<Arc<Functions>>,
     eager: Arc<AtomicBool>,
     servers: Arc<[GearmanEndpoint]>,
-    _task: Arc<Task>,
+    _tasks: Arc<Tasks>,
 }
 
+/// Aborted when dropped.
 #[derive(Debug)]
-struct Task(AbortHandle);
+struct Tasks(Vec<AbortHandle>);
 
-impl Drop for Task {
+impl Drop for Tasks {
     fn drop(&mut self) {
-        self.0.abort();
+        for task in &self.0 {
+            task.abort();
+        }
     }
 }
 
@@ -219,12 +223,17 @@ impl Directory {
             publish,
             eager: Arc::clone(&eager),
         };
+        let mut tasks = vec![tokio::spawn(asker.run()).abort_handle()];
+        let (every, limit) = (timing.drop_functions, timing.answer);
+        tasks.extend(servers.iter().map(|server| {
+            tokio::spawn(drop_regularly(server.clone(), every, limit)).abort_handle()
+        }));
         Self {
             requests,
             latest,
             eager,
             servers: servers.into(),
-            _task: Arc::new(Task(tokio::spawn(asker.run()).abort_handle())),
+            _tasks: Arc::new(Tasks(tasks)),
         }
     }
 

@@ -5,14 +5,18 @@
 //! are retried sooner and files are deleted twice.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use bytes::Bytes;
-use nodeyard_model::{BuildId, ImageName, layout};
+use nodeyard_model::{BuildId, ImageName, Timestamp, layout};
 use nodeyard_plan::images::{JobDurations, Setback, Subject};
 use nodeyard_store::{CreateMode, Error, Record, Result, Tree, TreePath, Version, ext};
 use serde::{Deserialize, Serialize};
 
 use crate::jobs::Provenance;
+
+/// How long a build that was given up can be taken over.
+const LOST_FOR: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// How often in a row an attempt may come to nothing without being a failure.
 const MAX_UNCOUNTED: u32 = 5;
@@ -24,6 +28,8 @@ pub struct Notes {
     pub builds: BTreeMap<BuildId, BuildNotes>,
     /// How long the last builds and uploads took.
     pub durations: JobDurations,
+    /// Builds that were given up because no worker knew of them, and when. They are taken over if one does after all.
+    pub lost: BTreeMap<BuildId, Timestamp>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -51,6 +57,8 @@ struct Stored {
     builds: BTreeMap<BuildId, BuildNotes>,
     #[serde(default)]
     durations: JobDurations,
+    #[serde(default)]
+    lost: BTreeMap<BuildId, Timestamp>,
 }
 
 impl Notes {
@@ -123,6 +131,12 @@ impl Notes {
         self.setbacks.insert(subject, setback);
     }
 
+    /// Remembers a build that was given up, and forgets those of long ago.
+    pub(super) fn lose(&mut self, build: BuildId, now: Timestamp) {
+        self.lost.retain(|_, at| now.since(*at) < LOST_FOR);
+        self.lost.insert(build, now);
+    }
+
     /// Forgets a build that is gone, but for where it came from if it is `in_use`; and those that went before it and are
     /// not in use any more.
     pub(super) fn forget_build(&mut self, build: BuildId, in_use: &BTreeSet<BuildId>) {
@@ -161,6 +175,7 @@ impl Notes {
             setbacks: stored.setbacks.into_iter().collect(),
             builds: stored.builds,
             durations: stored.durations,
+            lost: stored.lost,
         }
     }
 
@@ -170,6 +185,7 @@ impl Notes {
             setbacks: setbacks.map(|(s, b)| (s.clone(), b.clone())).collect(),
             builds: self.builds.clone(),
             durations: self.durations.clone(),
+            lost: self.lost.clone(),
         };
         crate::jobs::to_payload(&stored).into()
     }

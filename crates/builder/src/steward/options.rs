@@ -33,6 +33,8 @@ pub struct Timing {
     pub poll: Duration,
     /// The same while something waits for a worker.
     pub eager_poll: Duration,
+    /// Between two removals of unused functions from job servers.
+    pub drop_functions: Duration,
     /// How long a job server may take to answer.
     pub answer: Duration,
     /// How long a worker may take for `image-info` and for deleting files.
@@ -59,6 +61,7 @@ impl Default for Timing {
             pass: Duration::from_secs(60),
             poll: Duration::from_secs(30),
             eager_poll: Duration::from_secs(2),
+            drop_functions: Duration::from_secs(600),
             answer: Duration::from_secs(10),
             call: Duration::from_secs(60),
             cloud_call: CLOUD_DELETION + Duration::from_secs(30),

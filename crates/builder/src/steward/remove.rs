@@ -84,19 +84,27 @@ impl Context {
             held.guard.release().await?;
             return Ok(Came::ToNothing);
         };
+        let tree = &**self.registry.tree();
+        // If its worker has it after all, it can be taken over.
+        let is_lost = held.value.state == BuildState::Failed
+            && Notes::read(tree, image).await?.lost.contains_key(&build);
         if held.value.state != BuildState::Deleting {
             held.value.set_state(BuildState::Deleting, now());
             images.store_build(&held.guard, &key, &held.value).await?;
         }
         let subject = Subject::RemoveBuild { build };
-        match self.delete_files(build, &DeleteJob::default()).await {
+        let deleted = if is_lost {
+            Ok(())
+        } else {
+            self.delete_files(build, &DeleteJob::default()).await
+        };
+        match deleted {
             Ok(()) => {
                 if self.has_uploads(image, build).await? {
                     self.worked(image, &subject).await?;
                 } else {
                     tracing::info!(%image, %build, "build is deleted");
                     images.delete_build(&key).await?;
-                    let tree = &**self.registry.tree();
                     let in_use = booted_builds(&self.registry, image).await?;
                     Notes::change(tree, image, |notes| notes.forget_build(build, &in_use)).await?;
                     let canary = TreePath::new(layout::image_canary(image))?;

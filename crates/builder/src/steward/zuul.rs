@@ -160,7 +160,7 @@ impl Context {
             Find::Gone => return Ok(Came::Through),
             Find::Unknown => return Ok(Came::ToNothing),
         };
-        let Some(claim) = self.claim_image(image, &action).await? else {
+        let Some((claim, _)) = self.claim_image(image, &action).await? else {
             return Ok(Came::ToNothing);
         };
         let key = key(image, BuildId::from_u128(Uuid::new_v4().as_u128()));

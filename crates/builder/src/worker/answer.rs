@@ -30,6 +30,7 @@ impl JobHandler for Answer {
             Function::Upload(id) => upload::serve(&context, id, &job).await,
             Function::Delete(id) => delete::serve(&context, id, &job).await,
             Function::Info(id) => info::serve(&context, id, &job).await,
+            Function::Cancel(id) => build::cancel(&context, id).await,
             Function::UploadDelete(provider) => {
                 upload_delete::serve(&context, provider, &job).await
             }

@@ -1,5 +1,6 @@
 //! `image-build:<image>` and `image-import:<image>`: makes an image, or has it from Zuul.
 
+use std::convert::Infallible;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -29,10 +30,15 @@ const STOP_LIMIT: Duration = Duration::from_secs(60);
 
 /// The builds that run.
 #[derive(Debug, Default)]
-pub(super) struct Builds(Works<ImageId, Log, BuildResult>);
+pub(super) struct Builds(Works<ImageId, RunningBuild, BuildResult>);
 
-/// The log, once there is one.
-type Log = watch::Receiver<Option<BuildLog>>;
+/// What others see of a build, and can do to it.
+#[derive(Debug, Clone)]
+struct RunningBuild {
+    /// The log, once there is one.
+    log: watch::Receiver<Option<BuildLog>>,
+    cancel: CancellationToken,
+}
 
 impl Builds {
     pub(super) fn running(&self) -> Vec<ImageId> {
@@ -41,7 +47,7 @@ impl Builds {
 
     /// The log of a build that runs, once there is one.
     pub(super) async fn log(&self, id: &ImageId) -> Option<BuildLog> {
-        let mut log = self.0.get(id)?.view;
+        let mut log = self.0.get(id)?.view.log;
         let log = log.wait_for(Option::is_some).await.ok()?;
         log.clone()
     }
@@ -87,7 +93,7 @@ async fn follow(
         Err(Early::Done(result)) => return Ok(to_payload(&result)),
         Err(Early::Problem(problem)) => return Err(problem),
     };
-    let mut log = work.view.clone();
+    let mut log = work.view.log.clone();
     let report = async {
         job.progress(0, 1).await;
         let log = match log.wait_for(Option::is_some).await {
@@ -112,7 +118,7 @@ fn start(
     image: &ImageName,
     id: &ImageId,
     build: impl FnOnce() -> Result<Build, Problem>,
-) -> Result<Work<Log, BuildResult>, Early> {
+) -> Result<Work<RunningBuild, BuildResult>, Early> {
     context.builds.0.join(id.clone(), &context.tasks, || {
         if let Some(known) = context.repository.get(id) {
             if known.image != *image {
@@ -128,8 +134,20 @@ fn start(
         }
         let build = build().map_err(Early::Problem)?;
         let (publish, log) = watch::channel(None);
-        Ok((log, build.run(publish)))
+        let cancel = build.cancel.clone();
+        Ok((RunningBuild { log, cancel }, build.run(publish)))
     })
+}
+
+/// Stops a build, and returns when it has ended.
+pub(super) async fn cancel(context: &Arc<Context>, id: &ImageId) -> Result<Vec<u8>, Problem> {
+    let build = context.builds.0.get(id);
+    let build = build.ok_or_else(|| Problem::missing(format!("image {id} is not being built")))?;
+    tracing::info!(%id, "cancelling build");
+    build.view.cancel.cancel();
+    // Whatever it came to in the end.
+    let _result = build.outcome().await;
+    Ok(Vec::new())
 }
 
 /// One build.
@@ -139,6 +157,7 @@ struct Build {
     how: How,
     begin: DraftRequest,
     formats: Vec<Format>,
+    cancel: CancellationToken,
 }
 
 /// Where the files come from.
@@ -177,6 +196,7 @@ impl Build {
             how: How::Fetched(import),
             begin,
             config,
+            cancel: CancellationToken::new(),
         })
     }
 
@@ -213,6 +233,7 @@ impl Build {
             begin,
             formats,
             config,
+            cancel: CancellationToken::new(),
         })
     }
 
@@ -277,9 +298,15 @@ impl Build {
         }));
         let stop = self.context.stopping.child_token();
         let (time, _) = self.how.time_limit();
+        let forward_cancel = async {
+            self.cancel.cancelled().await;
+            stop.cancel();
+            std::future::pending::<Infallible>().await
+        };
         let made = tokio::select! {
             made = self.fill(draft, &mut console, &stop) => made,
             () = limit(time, &stop) => Err(self.stopped(None)),
+            never = forward_cancel => match never {},
             // A download leaves nothing that would have to be waited for.
             () = stop.cancelled(), if matches!(self.how, How::Fetched(_)) => Err(self.stopped(None)),
         };
@@ -292,6 +319,9 @@ impl Build {
         let left = left.map(|left| format!("; {left}")).unwrap_or_default();
         if self.context.stopping.is_cancelled() {
             return Problem::interrupted(format!("the worker stopped during the build{left}"));
+        }
+        if self.cancel.is_cancelled() {
+            return Problem::failed(format!("the build was cancelled{left}"));
         }
         let (time, setting) = self.how.time_limit();
         let reason = format!(

@@ -47,7 +47,7 @@ impl Functions {
             Function::Build(_) | Function::Import(_) => &self.build,
             Function::Upload(_) | Function::Delete(_) => &self.upload,
             Function::UploadDelete(_) => &self.removal,
-            Function::Info(_) => &self.info,
+            Function::Info(_) | Function::Cancel(_) => &self.info,
         }
     }
 
@@ -132,14 +132,17 @@ impl Context {
         }
     }
 
-    /// An image that is being built can be asked about, one that has failed can also be deleted, and one of which there
+    /// An image that is being built can be asked about and cancelled, one that has failed can also be deleted, and one of which there
     /// is a file can be uploaded.
     pub(super) fn offer_image(self: &Arc<Self>, id: &ImageId) {
         let Some(image) = self.repository.get(id) else {
             return;
         };
         self.offer(Function::Info(id.clone()));
-        if image.state != ManifestState::Building {
+        if image.state == ManifestState::Building {
+            self.offer(Function::Cancel(id.clone()));
+        } else {
+            self.functions.withdraw(&Function::Cancel(id.clone()));
             self.offer(Function::Delete(id.clone()));
         }
         if image.state == ManifestState::Ready && !image.files.is_empty() {
@@ -159,7 +162,13 @@ impl Context {
 
     /// The job of such a function that is running still gets its answer through.
     pub(super) fn withdraw_image(&self, id: &ImageId) {
-        for function in [Function::Upload, Function::Delete, Function::Info] {
+        let functions = [
+            Function::Upload,
+            Function::Delete,
+            Function::Info,
+            Function::Cancel,
+        ];
+        for function in functions {
             self.functions.withdraw(&function(id.clone()));
         }
     }

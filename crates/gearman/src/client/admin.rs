@@ -170,6 +170,21 @@ impl AdminClient {
         }
     }
 
+    /// Removes a function that has neither workers nor jobs. Returns false if it still has some, or does not exist.
+    pub async fn drop_function(&mut self, function: &str) -> Result<bool, AdminError> {
+        let command = format!("drop function {}", argument(function)?);
+        match self.request_line(&command).await?.as_str() {
+            "OK" => Ok(true),
+            response @ ("ERR UNKNOWN_COMMAND" | "ERR PERMISSION_DENIED") => {
+                Err(AdminError::Refused {
+                    command,
+                    response: response.to_owned(),
+                })
+            }
+            _ => Ok(false),
+        }
+    }
+
     async fn request_line(&mut self, command: &str) -> Result<String, AdminError> {
         self.send_command(command).await?;
         self.read_response(command).await

@@ -16,6 +16,7 @@ use nodeyard_store::registry::ImageId;
 use tracing::{debug, error, info, warn};
 
 use super::Dispatcher;
+use super::missing_uploads::ListedUploads;
 use crate::context::Context;
 use crate::launch::delete_in_cloud;
 use crate::provider::{Provider, cloud_readiness, sound_cost};
@@ -41,6 +42,7 @@ pub(super) struct CloudPolls {
     next: Option<(CloudPoll, Waiting)>,
     /// Nodes that were in the cloud at the last poll, and not in the store.
     unrecorded: BTreeSet<NodeId>,
+    pub(super) listed_uploads: ListedUploads,
 }
 
 impl CloudPolls {
@@ -167,6 +169,7 @@ impl Dispatcher {
             self.count_unrecorded(&provider, limits, &resources);
         }
         self.remove_leaks(&provider, &resources);
+        self.mark_missing_uploads(&provider, &resources);
     }
 
     /// Counts what others use, and what has no record any more. A node may have gone between the cloud's answer and the

@@ -191,6 +191,15 @@ impl FakeCloud {
             .unwrap();
     }
 
+    /// Removes an image, whosever it is.
+    pub(crate) async fn delete_image(&self, id: &str) {
+        let arguments = serde_json::json!({"id": id});
+        InProcess::new(Arc::clone(&self.world), PROVIDER)
+            .call("delete_image", arguments.to_string().into_bytes())
+            .await
+            .unwrap();
+    }
+
     /// Removes a server, whosever it is.
     pub(crate) async fn remove(&self, name: &str) {
         let servers = self.list("list_servers").await;

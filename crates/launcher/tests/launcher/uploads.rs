@@ -58,6 +58,51 @@ async fn upload_of(
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_image_that_was_deleted_in_the_cloud_is_noticed_and_launches_use_what_is_left() {
+    logs();
+    let store = Store::embedded();
+    let mut simulate = simulate();
+    simulate.images = ["older", "newest"].map(str::to_owned).into();
+    let cloud = FakeCloud::new(simulate);
+    let zuul = Zuul::new(store.session().await);
+    let (older, newest) = (
+        cloud.image_id("older").await,
+        cloud.image_id("newest").await,
+    );
+    upload(&zuul, PROVIDER, 5.0, UploadState::Ready, &older).await;
+    upload(&zuul, PROVIDER, 9.0, UploadState::Ready, &newest).await;
+    // This one was never in any list of the cloud.
+    upload(&zuul, PROVIDER, 1.0, UploadState::Ready, "unlisted").await;
+    let drivers = Arc::clone(&cloud) as _;
+    let text = CONFIG.replace(", min-ready: 1", "");
+    let launcher = Running::start_on(store.session().await, drivers, &text, quick()).await;
+    cloud.looked_at(2).await;
+    cloud.delete_image(&newest).await;
+    let states = || async {
+        let images = zuul.registry.images();
+        let build = BuildKey {
+            image: ImageName::new("debian").unwrap(),
+            build: BUILD.parse().unwrap(),
+        };
+        let provider = ProviderName::new(PROVIDER).unwrap();
+        let uploads = images.uploads(&build, &provider).await.unwrap();
+        let uploads = uploads.into_iter().map(|(_, stored)| stored.value);
+        let pairs = uploads.map(|upload| (upload.external_id.unwrap().into_string(), upload.state));
+        pairs.collect::<std::collections::BTreeMap<String, UploadState>>()
+    };
+    eventually("the upload is marked", || async {
+        (states().await[&newest] == UploadState::Deleting).then_some(())
+    })
+    .await;
+    assert_eq!(states().await[&older], UploadState::Ready);
+    assert_eq!(states().await["unlisted"], UploadState::Ready);
+    let id = zuul.submit(&["small"]).await;
+    zuul.accept(id).await;
+    assert_eq!(cloud.boot_images().await, [older]);
+    launcher.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn nodes_boot_from_the_newest_upload_as_soon_as_there_is_one() {
     logs();
     let store = Store::embedded();

@@ -65,6 +65,9 @@ pub(crate) async fn run(
     if let Some(limit) = test_intervals::seconds("NODEPOOL_TEST_FOLLOW_LIMIT") {
         options.follow_limit = limit;
     }
+    if let Some(interval) = test_intervals::seconds("NODEPOOL_TEST_BUILD_INTERVAL") {
+        options.unable_pause = interval;
+    }
     let recorder = Arc::new(BuilderMetricsRecorder::new(metrics.clone()));
     let parts = worker::Parts {
         config: config.clone(),

@@ -130,6 +130,7 @@ pub(crate) fn quick() -> Timing {
         pass: Duration::from_millis(500),
         poll: Duration::from_millis(200),
         eager_poll: Duration::from_millis(30),
+        drop_functions: Duration::from_millis(200),
         answer: Duration::from_secs(30),
         call: Duration::from_secs(30),
         cloud_call: Duration::from_secs(30),

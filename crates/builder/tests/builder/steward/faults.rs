@@ -361,3 +361,52 @@ async fn an_upload_that_nobody_can_delete_waits_for_somebody() {
     helper.stop().await;
     steward.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_build_that_was_given_up_is_taken_over_when_its_worker_is_back() {
+    let Bed {
+        store,
+        server,
+        cloud,
+        worker,
+        records,
+    } = Bed::new().await;
+    worker.hold(true);
+    let steward = Running::start_impatient(&store, &server, TWO_PROVIDERS).await;
+    let build = eventually("the build is under way", || async {
+        let (build, _) = records.builds().await.pop()?;
+        (worker.calls("image-build:") == 1).then_some(build)
+    })
+    .await;
+    // The worker is out of sight, and goes on.
+    let functions = [
+        Function::Info(ImageId::from(build)),
+        Function::Build(image()),
+    ];
+    for function in &functions {
+        worker.withdraw(function);
+    }
+    let _server = server.restart().await;
+    let lost = || async {
+        let notes = Notes::read(&**records.0.tree(), &image()).await.unwrap();
+        notes.lost
+    };
+    eventually("the build is given up and its record is gone", || async {
+        let given_up = lost().await.contains_key(&build);
+        (given_up && records.builds().await.is_empty()).then_some(())
+    })
+    .await;
+    for function in &functions {
+        worker.offer(function);
+    }
+    eventually("it is under way again", || async {
+        let (again, record) = records.builds().await.pop()?;
+        (again == build && record.state == BuildState::Building).then_some(())
+    })
+    .await;
+    worker.hold(false);
+    assert_eq!(records.settled(1, &cloud).await, [build]);
+    assert_eq!(worker.calls("image-build:"), 1, "it was built once");
+    assert!(lost().await.is_empty());
+    steward.stop().await;
+}

@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
+use nodeyard_builder::jobs::Function;
 use nodeyard_builder::steward::NoEvents;
 use nodeyard_gearman::client::AdminClient;
+use nodeyard_image::ImageId;
+use nodeyard_testbeds::gearman::Kind;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
@@ -51,4 +54,41 @@ async fn a_job_that_nobody_can_take_is_given_up_though_others_offer_the_same_els
     records.settled(1, &cloud).await;
     assert_eq!(worker.calls("image-build:"), 1);
     steward.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn functions_of_images_that_are_gone_do_not_stay_on_the_job_server() {
+    logs();
+    for server in [
+        TestJobServer::start().await,
+        TestJobServer::foreign(Kind::Gearmand),
+    ] {
+        let (store, cloud) = (Store::embedded(), Cloud::default());
+        let worker = ScriptedWorker::start(&server, &cloud, &["ubuntu"]).await;
+        let gone: ImageId = "0123456789abcdef0123456789abcdef".parse().unwrap();
+        let functions = [Function::Info, Function::Upload, Function::Delete];
+        let functions = functions.map(|function| function(gone.clone()));
+        let listed = || async {
+            let admin = AdminClient::connect(&server.endpoint, PATIENCE).await;
+            let listed = admin.ok()?.status().await.ok()?.into_iter();
+            let gone = gone.to_string();
+            Some(listed.filter(|line| line.function.ends_with(&gone)).count())
+        };
+        functions.iter().for_each(|function| worker.offer(function));
+        eventually("they are listed", || async {
+            (listed().await? == 3).then_some(())
+        })
+        .await;
+        for function in &functions {
+            worker.withdraw(function);
+        }
+        let steward = Running::start(&store, &server, TWO_PROVIDERS).await;
+        eventually("they are listed no more", || async {
+            (listed().await? == 0).then_some(())
+        })
+        .await;
+        Records::of(&store).await.settled(1, &cloud).await;
+        steward.stop().await;
+        worker.stop().await;
+    }
 }

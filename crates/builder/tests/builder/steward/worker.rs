@@ -304,6 +304,10 @@ impl ScriptedWorker {
         self.inner.handle.unregister(&function.to_string());
     }
 
+    pub(crate) fn offer(&self, function: &Function) {
+        self.inner.serve(function);
+    }
+
     pub(crate) async fn stop(self) -> Disk {
         self.stop.cancel();
         let _ = tokio::time::timeout(PATIENCE, self.task).await;
@@ -346,7 +350,7 @@ impl Inner {
     async fn answer(&self, function: &Function, job: &Job) -> Result<Bytes, JobError> {
         let payload = job.payload();
         match function {
-            Function::Import(_) => Err(JobError::Fail),
+            Function::Import(_) | Function::Cancel(_) => Err(JobError::Fail),
             Function::Build(image) => {
                 let order: BuildJob = from_payload(function, payload).unwrap();
                 self.build(image, &order, job).await
@@ -393,7 +397,8 @@ impl Inner {
         let id = &order.image_id;
         let fault = self.fault(Call::Build);
         let managed = order.managed.clone();
-        let made = info(id, image, managed, LocalState::Building);
+        let mut made = info(id, image, managed, LocalState::Building);
+        made.since = nodeyard_model::now();
         self.disk.0.lock().unwrap().insert(id.clone(), made);
         self.serve(&Function::Info(id.clone()));
         self.handle.synced().await;

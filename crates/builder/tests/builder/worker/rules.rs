@@ -471,3 +471,24 @@ async fn downloads_that_nobody_goes_on_with_are_removed_while_it_works() {
     assert!(place.join("new.part").exists());
     worker.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_build_is_cancelled() {
+    let (host, jobs) = (Host::new(), Jobs::start(Between::Ours).await);
+    let config = parse(&host.config(&[("slow", "echo begun; sleep 1000")], ""));
+    let worker = Running::start(&jobs, Cloud::new(Simulate::default()), config).await;
+    let build = JobRequest::new("image-build:slow", r#"{"image-id": "1"}"#);
+    let build = jobs.client().submit(&build).await.unwrap();
+    until("it has begun", || async {
+        (host.log("slow", "1") == "begun\n").then_some(())
+    })
+    .await;
+    jobs.call("image-cancel:1", "").await.unwrap();
+    let info = jobs.info("1").await;
+    assert_eq!(info.state, LocalState::Failed);
+    assert_eq!(info.failure.unwrap().kind, FailureKind::Failed);
+    let outcome = format!("{:?}", soon("the build ends", build.wait()).await);
+    assert!(outcome.contains("the build was cancelled"), "{outcome}");
+    jobs.withdrawn("image-cancel:1").await;
+    worker.stop().await;
+}
