@@ -70,6 +70,7 @@ impl Dispatcher {
             .iter()
             .map(|(name, label)| (Label::new(name.as_str()), policy(label)))
             .collect();
+        self.world.set_ready_nodes(&self.labels);
         let waiting = config.labels.iter().filter(|(_, of)| of.wait_for_image);
         let waiting = waiting.map(|(name, _)| Label::new(name.as_str()));
         self.world.set_labels_that_wait(waiting.collect());

@@ -44,6 +44,8 @@ impl Dispatcher {
             }
             Timer::Pass => {
                 self.feed_everything();
+                self.world.wake_all();
+                self.world.recheck_ready_nodes();
                 self.images_changed();
                 self.timers.after(self.ctx.timing.pass, Timer::Pass);
             }
