@@ -38,10 +38,10 @@ use crate::END_LIMIT;
 use crate::context::Context;
 use crate::error::Error;
 use crate::handle::Query;
-use crate::image_work::{ImageWorkId, ImageWorkShape, concerns_reports};
+use crate::image_work::{ImageWorkId, ImageWorkShape, reported_images};
 use crate::old_locks::OldLocks;
 use crate::options::Options;
-use crate::provider::{DriverFactory, Provider};
+use crate::provider::{DriverFactory, Provider, changed_uploads};
 use crate::report::Report;
 use crate::serve::Order;
 use images::Unattended;
@@ -236,13 +236,10 @@ impl Dispatcher {
                 }
                 change = news.pools.next() => self.pools_changed(change.ok_or(Error::StoreClosed)?),
                 change = news.images.next() => {
-                    change.ok_or(Error::StoreClosed)?;
-                    self.images_changed();
+                    self.images_changed(&changed_uploads(change.ok_or(Error::StoreClosed)?));
                 }
                 change = news.image_work.next() => {
-                    if concerns_reports(&change.ok_or(Error::StoreClosed)?) {
-                        self.images_changed();
-                    }
+                    self.images_changed(&reported_images(change.ok_or(Error::StoreClosed)?));
                 }
                 change = news.drains.next() => {
                     change.ok_or(Error::StoreClosed)?;

@@ -87,17 +87,36 @@ impl Reports {
     }
 }
 
-/// Whether a change may make an image available or not. How far a job is does neither.
-pub(crate) fn concerns_reports(change: &Change<ImageWorkId>) -> bool {
+/// Returns the images that a change may make available or not. How far a job is does neither.
+pub(crate) fn reported_images(change: Change<ImageWorkId>) -> Change<ImageName> {
     match change {
-        Change::Everything => true,
-        Change::Ids(ids) => ids.iter().any(|id| matches!(id, ImageWorkId::Report(..))),
+        Change::Everything => Change::Everything,
+        Change::Ids(ids) => Change::Ids(
+            ids.into_iter()
+                .filter_map(|id| match id {
+                    ImageWorkId::Report(image, _) => Some(image),
+                    ImageWorkId::Job(..) => None,
+                })
+                .collect(),
+        ),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_change_of_one_image_concerns_no_other() {
+        let [one, other] = ["one", "other"].map(|image| image.parse::<ImageName>().unwrap());
+        let ids = [
+            ImageWorkId::Report(one.clone(), "x".into()),
+            ImageWorkId::Job(other, "x.cloud".into()),
+        ];
+        let changed = reported_images(Change::Ids(ids.into()));
+        assert_eq!(changed, Change::Ids([one].into()));
+        assert_eq!(reported_images(Change::Everything), Change::Everything);
+    }
 
     #[test]
     fn reports_and_jobs_are_told_from_everything_else() {

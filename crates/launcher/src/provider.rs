@@ -10,7 +10,7 @@ use nodeyard_model::{ImageName, ImageUpload, UploadKey, UploadState};
 use nodeyard_model::{Label, LauncherId, Limits, PoolName, ProviderName, Resources};
 use nodeyard_plan::{LabelSetup, PoolKey, PoolSetup, ProviderSetup, Readiness, Supply, Zone};
 use nodeyard_store::registry::{ImageId, ImageRecord, ImageShape};
-use nodeyard_store::view::View;
+use nodeyard_store::view::{Change, View};
 use uuid::Uuid;
 
 use crate::backing::StoreBacking;
@@ -53,6 +53,7 @@ pub(crate) struct Provider {
     pub(crate) settings: Settings,
     pub(crate) owner: Owner,
     pub(crate) pools: BTreeMap<PoolName, Pool>,
+    managed_images: BTreeMap<ImageName, Vec<(PoolKey, Label)>>,
     limits: Limits,
     /// The cluster within which its nodes reach each other.
     pub(crate) cluster: Option<Box<str>>,
@@ -126,6 +127,7 @@ impl Provider {
             };
             pools.insert(pool.clone(), pool_run);
         }
+        let managed_images = managed_images(&settings, &pools);
         Ok(Self {
             name,
             config,
@@ -133,9 +135,16 @@ impl Provider {
             settings,
             owner,
             pools,
+            managed_images,
             limits,
             cluster,
         })
+    }
+
+    /// Returns the images that we manage, each with the labels that boot from it. Broken labels are left out.
+    pub(crate) fn managed_images(&self) -> impl Iterator<Item = (&ImageName, &[(PoolKey, Label)])> {
+        let images = self.managed_images.iter();
+        images.map(|(image, labels)| (image, labels.as_slice()))
     }
 
     /// Returns None if its machines exist already.
@@ -198,6 +207,25 @@ impl Provider {
         });
         pools.collect()
     }
+}
+
+fn managed_images(
+    settings: &Settings,
+    pools: &BTreeMap<PoolName, Pool>,
+) -> BTreeMap<ImageName, Vec<(PoolKey, Label)>> {
+    let mut images: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for (name, run) in pools {
+        let labels = settings.pools.get(name).map(|pool| pool.labels.iter());
+        for (label, of) in labels.into_iter().flatten() {
+            if let ImageSettings::Managed(image) = &of.image
+                && run.is_sound(label)
+            {
+                let labels = images.entry(image.clone()).or_default();
+                labels.push((run.key.clone(), label.clone()));
+            }
+        }
+    }
+    images
 }
 
 async fn setup(
@@ -267,6 +295,38 @@ pub(crate) async fn cloud_readiness(
             pending: None,
         },
     })
+}
+
+/// Returns which of the images that are concerned have an upload that machines can boot from, and where.
+pub(crate) fn uploaded_images(
+    images: &View<ImageShape>,
+    concerns: impl Fn(&ImageName) -> bool,
+) -> HashSet<(ProviderName, ImageName)> {
+    let mut uploaded = HashSet::new();
+    images.for_each(|item| {
+        if let (ImageId::Upload(key), ImageRecord::Upload(upload)) = (&item.id, &*item.value)
+            && upload.state == UploadState::Ready
+            && concerns(&key.build.image)
+        {
+            uploaded.insert((key.provider.clone(), key.build.image.clone()));
+        }
+    });
+    uploaded
+}
+
+/// Returns the images whose uploads have changed.
+pub(crate) fn changed_uploads(change: Change<ImageId>) -> Change<ImageName> {
+    match change {
+        Change::Everything => Change::Everything,
+        Change::Ids(ids) => Change::Ids(
+            ids.into_iter()
+                .filter_map(|id| match id {
+                    ImageId::Upload(key) => Some(key.build.image),
+                    ImageId::Build(_) => None,
+                })
+                .collect(),
+        ),
+    }
 }
 
 /// Returns the uploads that machines of this provider can boot from, the newest first, one of each build.

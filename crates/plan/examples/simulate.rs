@@ -2,7 +2,8 @@
 //!
 //! `cargo run --release -p nodeyard-plan --example simulate` keeps a fleet busy: a request ends, its nodes
 //! go, the pool looks for the next request, its nodes are recorded and become ready, a new request arrives. Other
-//! launchers work on as many requests as wait. The cost per event should stay the same from top to bottom.
+//! launchers work on as many requests as wait. The cost per event should stay the same from top to bottom, and that of a
+//! large fleet with ready nodes and managed images, which are the last rows, should be below 20 µs.
 //!
 //! Every now and then a launcher looks at everything again. What that costs for each node, when nothing has changed, is
 //! the last column.
@@ -14,7 +15,7 @@
     clippy::print_stdout
 )]
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use nodeyard_model::{
@@ -25,15 +26,41 @@ use nodeyard_plan::assign::Moment;
 use nodeyard_plan::protocol::{node, request};
 use nodeyard_plan::verdict::{Acceptance, Step};
 use nodeyard_plan::{
-    LabelSetup, Policy, PoolKey, PoolSetup, ProviderSetup, Verdict, World, orphans,
+    LabelPolicy, LabelSetup, Policy, PoolKey, PoolSetup, ProviderSetup, Readiness, Verdict, World,
+    orphans,
 };
 
-const LABELS: usize = 20;
-const PROVIDERS: usize = 5;
 const TENANTS: usize = 4;
 const ROUNDS: usize = 5_000;
+/// Between two changes of images.
+const IMAGE_ROUNDS: usize = 50;
+
+/// Pools, each of a provider of its own, and the labels that all of them have.
+#[derive(Clone, Copy)]
+struct Shape {
+    pools: usize,
+    labels: usize,
+    /// Of each label.
+    min_ready: usize,
+    images: bool,
+}
+
+const SMALL: Shape = Shape {
+    pools: 5,
+    labels: 20,
+    min_ready: 0,
+    images: false,
+};
+
+const LARGE: Shape = Shape {
+    pools: 50,
+    labels: 500,
+    min_ready: 2,
+    images: true,
+};
 
 struct Simulation {
+    shape: Shape,
     world: World,
     pools: Vec<PoolSetup>,
     labels: Vec<Label>,
@@ -42,24 +69,26 @@ struct Simulation {
     nodes: u64,
     random: u64,
     events: u64,
+    /// How often ready nodes were missing for which there was room.
+    wanted: u64,
     /// Requests whose nodes are in use, with the nodes.
     running: VecDeque<Vec<(NodeId, Node)>>,
     waiting: HashMap<RequestId, NodeRequest>,
 }
 
 impl Simulation {
-    fn new(servers: usize) -> Self {
-        let labels: Vec<Label> = (0..LABELS)
+    fn new(shape: Shape, servers: usize) -> Self {
+        let labels: Vec<Label> = (0..shape.labels)
             .map(|n| Label::new(format!("label-{n}")))
             .collect();
         let mut world = World::new(Policy::default());
         let mut pools = Vec::new();
-        for number in 0..PROVIDERS {
+        for number in 0..shape.pools {
             let provider = ProviderName::new(format!("cloud-{number}")).unwrap();
             world.set_provider(&provider, ProviderSetup::default());
             let key = PoolKey::new(provider.clone(), "main".into());
             let mut limits = Limits::unlimited();
-            limits.set(ResourceName::INSTANCES, (servers / PROVIDERS) as i64);
+            limits.set(ResourceName::INSTANCES, (servers / shape.pools) as i64);
             let setup = PoolSetup {
                 id: LauncherId::new(format!("host-PoolWorker.{number}")),
                 key: key.clone(),
@@ -77,7 +106,14 @@ impl Simulation {
             world.put_pool(&format!("host{number}"), &component);
             pools.push(setup);
         }
+        let policy = LabelPolicy {
+            min_ready: shape.min_ready,
+            max_ready_age: None,
+        };
+        let policies: BTreeMap<_, _> = labels.iter().map(|l| (l.clone(), policy)).collect();
+        world.set_ready_nodes(&policies);
         Self {
+            shape,
             world,
             pools,
             labels,
@@ -86,6 +122,7 @@ impl Simulation {
             nodes: 0,
             random: 7,
             events: 0,
+            wanted: 0,
             running: VecDeque::new(),
             waiting: HashMap::new(),
         }
@@ -105,7 +142,7 @@ impl Simulation {
     /// A request for one node, sometimes for two or three.
     fn submit(&mut self) {
         let count = [1, 1, 1, 1, 1, 1, 1, 2, 2, 3][self.random(10)];
-        let label = self.random(LABELS);
+        let label = self.random(self.shape.labels);
         let label = self.labels[label].clone();
         let mut record = NodeRequest::new(RequestState::Requested, self.now());
         record.labels = vec![label; count];
@@ -147,6 +184,29 @@ impl Simulation {
         }
     }
 
+    /// An image of a label was uploaded once more, or the only upload to one provider is gone for a while.
+    fn change_image(&mut self, round: usize) {
+        if !self.shape.images || !round.is_multiple_of(IMAGE_ROUNDS) {
+            return;
+        }
+        let change = round / IMAGE_ROUNDS;
+        let label = self.labels[change / 2 % self.labels.len()].clone();
+        let gone = change / 2 % self.pools.len();
+        for (number, pool) in self.pools.iter().enumerate() {
+            let readiness = if number == gone && change.is_multiple_of(2) {
+                Readiness::ImageMissing {
+                    image: label.as_str().into(),
+                    reason: None,
+                    pending: None,
+                }
+            } else {
+                Readiness::Ready
+            };
+            self.world.set_readiness(&pool.key, &label, readiness);
+        }
+        self.events += 1;
+    }
+
     /// As a launcher does after every event.
     fn decide(&mut self) {
         let left = orphans::find(&self.world);
@@ -164,6 +224,8 @@ impl Simulation {
                 }
             }
         }
+        // A launcher would request them. Here all room is for requests that wait already.
+        self.wanted += u64::from(self.world.ready_nodes_wanted());
     }
 
     fn serve(&mut self, id: RequestId, acceptance: &Acceptance) {
@@ -214,7 +276,7 @@ impl Simulation {
 
     fn fill(&mut self, servers: usize, waiting: usize) {
         // Each pool may be left with room that is too small for what comes next.
-        while self.world.node_count() + 3 * PROVIDERS < servers {
+        while self.world.node_count() + 3 * self.shape.pools < servers {
             for _ in 0..20 {
                 self.submit();
             }
@@ -248,7 +310,9 @@ impl Simulation {
 
 fn main() {
     println!(
-        "{:>8} {:>8} {:>6} {:>9} {:>12} {:>12} {:>10} {:>12} {:>12}",
+        "{:>6} {:>6} {:>8} {:>8} {:>6} {:>9} {:>12} {:>12} {:>10} {:>12} {:>7} {:>12}",
+        "pools",
+        "labels",
         "nodes",
         "waiting",
         "lines",
@@ -257,17 +321,20 @@ fn main() {
         "per event",
         "served",
         "per round",
+        "wanted",
         "unchanged"
     );
-    for (servers, waiting) in [
-        (1_000, 100),
-        (1_000, 10_000),
-        (10_000, 1_000),
-        (10_000, 10_000),
-        (100_000, 1_000),
-        (100_000, 10_000),
+    for (shape, servers, waiting) in [
+        (SMALL, 1_000, 100),
+        (SMALL, 1_000, 10_000),
+        (SMALL, 10_000, 1_000),
+        (SMALL, 10_000, 10_000),
+        (SMALL, 100_000, 1_000),
+        (SMALL, 100_000, 10_000),
+        (LARGE, 10_000, 10_000),
+        (LARGE, 100_000, 10_000),
     ] {
-        let mut simulation = Simulation::new(servers);
+        let mut simulation = Simulation::new(shape, servers);
         simulation.fill(servers, waiting);
         let (nodes, requests) = (
             simulation.world.node_count(),
@@ -275,13 +342,16 @@ fn main() {
         );
         let lines = simulation.world.line_count();
         let (events, served) = (simulation.events, simulation.requests);
+        let wanted = simulation.wanted;
         let start = Instant::now();
-        for _ in 0..ROUNDS {
+        for round in 0..ROUNDS {
             simulation.now += 1.0;
+            simulation.change_image(round);
             simulation.end_one();
             simulation.decide();
             while simulation.world.request_count() < requests {
                 simulation.submit();
+                simulation.decide();
             }
         }
         let spent = start.elapsed();
@@ -292,11 +362,14 @@ fn main() {
                 .unwrap_or(Duration::ZERO)
         };
         println!(
-            "{nodes:>8} {waiting:>8} {lines:>6} {events:>9} {:>12.0} {:>12?} {:>10} {:>12?} {:>12?}",
+            "{:>6} {:>6} {nodes:>8} {waiting:>8} {lines:>6} {events:>9} {:>12.0} {:>12?} {:>10} {:>12?} {:>7} {:>12?}",
+            shape.pools,
+            shape.labels,
             events as f64 / spent.as_secs_f64(),
             per(events),
             simulation.requests - served,
             per(ROUNDS as u64),
+            simulation.wanted - wanted,
             simulation.look_at_everything(),
         );
     }

@@ -62,12 +62,12 @@ mod room;
 
 use std::collections::BTreeSet;
 
-use nodeyard_model::{Label, RequestId, Timestamp};
+use nodeyard_model::{Label, RequestId, RequestOrder, Timestamp};
 
 use crate::setup::{PoolKey, Supply, Zone};
 use crate::verdict::{Acceptance, Defer, Skip, Verdict};
-use crate::world::World;
 use crate::world::queue::{Line, LineId, Stage};
+use crate::world::{Full, World};
 use accrual::{Accrual, Booking};
 use judge::{Case, Judged};
 pub use room::Eviction;
@@ -127,6 +127,8 @@ struct Look {
     blocked: bool,
     /// Some request waits until the cloud accepts launches again.
     refused: bool,
+    /// Where it ended because the pool is full.
+    full_at: Option<RequestOrder>,
     /// Idle nodes make room for the first request that needs it.
     room_made: bool,
 }
@@ -143,6 +145,11 @@ impl World {
             self.only_decline(key, &mut look, at);
             return self.end_pass(key, look, at);
         }
+        if self.is_still_full(key, at) {
+            look.pass.paused = self.own.get(key).is_some_and(|pool| pool.paused);
+            self.only_decline(key, &mut look, at);
+            return look.pass;
+        }
         let mut elsewhere = self.bookings_elsewhere(key).into_iter().peekable();
         let mut last = None;
         while let Some(head) = self.queue.next_head(key, last) {
@@ -152,6 +159,7 @@ impl World {
             }
             self.look_at(key, head.1, &mut look, at);
             if look.blocked && self.is_full(key, &look, at) {
+                look.full_at = Some(head.0);
                 self.only_decline(key, &mut look, at);
                 break;
             }
@@ -165,6 +173,7 @@ impl World {
             mut pass,
             bookings,
             refused,
+            full_at,
             ..
         } = look;
         if let Some(pool) = self.own.get_mut(key) {
@@ -177,12 +186,25 @@ impl World {
             let mut dropped = std::mem::replace(&mut pool.bookings, bookings);
             dropped.retain(|old| !pool.bookings.contains(old));
             self.wake_sharers(key, &dropped);
+            if !dropped.is_empty() {
+                self.ready.pools.insert(key.clone());
+            }
             if reopened {
                 self.wake_all();
                 self.unmark_stale(key);
             }
         }
+        if let Some(pool) = self.own.get_mut(key) {
+            let until = pass.again_at;
+            pool.full = full_at.map(|order| Full { order, until });
+        }
         pass
+    }
+
+    /// Whether a pass would end where the last one did.
+    fn is_still_full(&self, key: &PoolKey, at: Moment) -> bool {
+        let full = self.own.get(key).and_then(|pool| pool.full.as_ref());
+        full.is_some_and(|full| full.until.is_none_or(|until| at.now < until))
     }
 
     /// Judges the head of a line.
@@ -246,6 +268,9 @@ impl World {
             return true;
         }
         let accrual = &look.accrual;
+        if look.pass.paused && self.lacks_room(key, &accrual.pool, &accrual.provider) {
+            return true;
+        }
         let mut labels = own.setup.labels.values();
         labels.all(|label| {
             // A pool without room is paused, so the first request that says so must be seen.
@@ -264,6 +289,10 @@ impl World {
                     break;
                 };
                 let held = case.held_by.is_some();
+                if self.can_serve(key, &case) {
+                    self.queue.vet(key, line);
+                    break;
+                }
                 let verdict = self.judge(key, &case, &look.accrual, at).verdict;
                 match verdict {
                     Verdict::Decline(_) => {
@@ -282,6 +311,12 @@ impl World {
                 }
             }
         }
+    }
+
+    /// Whether a pool does not decline a request, whatever time brings.
+    fn can_serve(&self, key: &PoolKey, case: &Case<'_>) -> bool {
+        let pool = self.own.get(key);
+        !case.ask.min_ready && pool.is_some_and(|pool| self.never(pool, case).is_none())
     }
 
     /// Notes a decision; true if there is something to do about it.

@@ -12,19 +12,21 @@ pub(crate) mod fleet;
 pub(crate) mod ledger;
 pub(crate) mod queue;
 pub(crate) mod registry;
+mod wake;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use nodeyard_model::{
     Label, LauncherId, Limits, Node, NodeId, NodeRequest, NodeState, PoolComponent, ProviderName,
-    RequestId, Resources, TenantName, Timestamp,
+    RequestId, RequestOrder, Resources, TenantName, Timestamp,
 };
 
 use crate::assign::accrual::Booking;
 use crate::assign::backoff::LaunchBackoff;
-use crate::setup::{Drains, Policy, PoolKey, PoolSetup, ProviderSetup, Readiness, Zone};
+use crate::min_ready::ReadyWatch;
+use crate::setup::{Drains, Policy, PoolKey, PoolSetup, ProviderSetup, Readiness, Supply, Zone};
 use crate::verdict::Sum;
-use fleet::{Fleet, Freed};
+use fleet::Fleet;
 use queue::{Ask, Queue, Route, Stage, Waiting};
 use registry::{Change, Registry};
 
@@ -42,6 +44,7 @@ pub struct World {
     /// Nodes on their way to a request, or ready for it, whose request is gone.
     pub(crate) stranded: BTreeSet<NodeId>,
     stale: BTreeSet<PoolKey>,
+    pub(crate) ready: ReadyWatch,
 }
 
 /// One of our pools, and what its last pass left.
@@ -54,6 +57,18 @@ pub(crate) struct OwnPool {
     pub(crate) held: Option<RequestId>,
     pub(crate) backoff: LaunchBackoff,
     pub(crate) bookings: Vec<Booking>,
+    /// At most what any node that it launches takes; none if it launches none.
+    least: Option<Resources>,
+    /// It was full at its last pass, and nothing has changed since but requests that come later.
+    pub(crate) full: Option<Full>,
+}
+
+/// Where the last pass of a pool without room ended.
+#[derive(Debug)]
+pub(crate) struct Full {
+    pub(crate) order: RequestOrder,
+    /// When the pass is to be repeated.
+    pub(crate) until: Option<Timestamp>,
 }
 
 impl World {
@@ -68,21 +83,21 @@ impl World {
     pub fn put_node(&mut self, id: NodeId, node: &Node) {
         let freed = self.fleet.put(id, node);
         self.judge_stranded(id);
-        self.wake(&freed);
+        self.wake_freed(&freed);
     }
 
     /// Somebody stands in line for the lock of a node, or nobody does any more. A hint, as every look at
     /// locks that one does not hold. Of a node that is not known it says nothing.
     pub fn set_node_locked(&mut self, id: NodeId, locked: bool) {
         let freed = self.fleet.set_locked(id, locked);
-        self.wake(&freed);
+        self.wake_freed(&freed);
     }
 
     /// A node's record is there but empty: what a late lock left of a deleted one.
     pub fn put_empty_node(&mut self, id: NodeId) {
         let freed = self.fleet.put_empty(id);
         self.stranded.remove(&id);
-        self.wake(&freed);
+        self.wake_freed(&freed);
     }
 
     /// A node's record is there, and nobody can tell what it says: nothing is done about the node, nothing of it is
@@ -95,7 +110,7 @@ impl World {
     pub fn remove_node(&mut self, id: NodeId) {
         let freed = self.fleet.remove(id);
         self.stranded.remove(&id);
-        self.wake(&freed);
+        self.wake_freed(&freed);
     }
 
     /// A request's record was created or changed. `now` counts the first time only: patience runs from there.
@@ -111,11 +126,13 @@ impl World {
 
     pub fn remove_request(&mut self, id: RequestId) {
         self.fleet_release(id);
-        let had_booking = self.drop_bookings(id);
-        self.queue.remove(id);
+        self.drop_bookings(id);
+        let removed = self.queue.remove(id);
         self.judge_nodes_of(id);
-        if had_booking {
-            self.wake_all();
+        // It is somebody else's turn to wait first, and to be held.
+        let waited = removed.filter(|of| !matches!(of.stage, Stage::Taken(_)));
+        if let Some(order) = waited.map(|of| of.order) {
+            self.wake_pools(|pool| pool.full.as_ref().is_some_and(|full| full.order == order));
         }
     }
 
@@ -123,6 +140,11 @@ impl World {
     /// nodes that such a request got may not be in the picture yet; until [`World::nodes_seen`] it counts as one.
     pub fn departed(&self) -> BTreeSet<RequestId> {
         self.queue.departed().keys().copied().collect()
+    }
+
+    /// Whether [`World::departed`] names any.
+    pub fn has_departed(&self) -> bool {
+        !self.queue.departed().is_empty()
     }
 
     /// The nodes in the picture are at least as new as the moment when these requests were seen to be gone.
@@ -145,13 +167,16 @@ impl World {
 
     /// Adds or replaces a provider that this launcher runs. Its quota must be known by then.
     pub fn set_provider(&mut self, name: &ProviderName, setup: ProviderSetup) {
+        if self.providers.get(name) == Some(&setup) {
+            return;
+        }
         let account = &mut self.fleet.provider_mut(name).account;
         account.limits = setup.limits.clone();
         account.foreign = setup.foreign.clone();
         account.leaked = setup.leaked.clone();
         self.providers.insert(name.clone(), setup);
         for key in self.own.keys().filter(|key| key.provider == *name) {
-            self.queue.unvet(key);
+            self.queue.unvet(key, |_| true);
         }
         self.wake_provider(name);
     }
@@ -196,12 +221,18 @@ impl World {
     pub fn set_own_pool(&mut self, setup: PoolSetup) {
         self.fleet.set_pool(&setup);
         let key = setup.key.clone();
+        let launched = setup.labels.values();
+        let launched = launched.filter(|label| label.supply == Supply::Launched);
+        let costs = launched.map(|label| label.cost.clone());
+        let least = costs.reduce(|one, other| smaller(&one, &other));
         let pool = OwnPool {
             setup,
             paused: false,
             held: None,
             backoff: LaunchBackoff::default(),
             bookings: Vec::new(),
+            least,
+            full: None,
         };
         self.own.insert(key, pool);
         self.registry_changed(Change::Candidates);
@@ -223,13 +254,13 @@ impl World {
 
     /// An image became available, or ceased to be, or is on its way.
     pub fn set_readiness(&mut self, key: &PoolKey, label: &Label, readiness: Readiness) {
-        let setup = self.own.get_mut(key).map(|pool| &mut pool.setup.labels);
-        let Some(label) = setup.and_then(|labels| labels.get_mut(label)) else {
+        let labels = self.own.get_mut(key).map(|pool| &mut pool.setup.labels);
+        let Some(setup) = labels.and_then(|labels| labels.get_mut(label)) else {
             return;
         };
-        if label.readiness != readiness {
-            label.readiness = readiness;
-            self.queue.unvet(key);
+        if setup.readiness != readiness {
+            setup.readiness = readiness;
+            self.queue.unvet(key, |ask| ask.labels.contains(label));
             // Others have left requests to this pool, or have not.
             self.wake_all();
         }
@@ -242,7 +273,7 @@ impl World {
         }
         self.labels_that_wait = labels;
         for key in self.own.keys() {
-            self.queue.unvet(key);
+            self.queue.unvet(key, |_| true);
         }
         self.wake_all();
     }
@@ -310,7 +341,7 @@ impl World {
         if let Some(pool) = self.launching_pool(id) {
             pool.backoff.refuse(now);
             let key = pool.setup.key.clone();
-            self.stale.insert(key);
+            self.wake_pool(&key);
         }
     }
 
@@ -320,7 +351,7 @@ impl World {
             && pool.backoff.accept(id)
         {
             let key = pool.setup.key.clone();
-            self.stale.insert(key);
+            self.wake_pool(&key);
         }
     }
 
@@ -413,22 +444,21 @@ impl World {
         self.queue.set_stage(id, stage, route);
     }
 
-    /// Takes a pool off the list of those that need a pass.
-    pub(crate) fn unmark_stale(&mut self, key: &PoolKey) {
-        self.stale.remove(key);
-    }
-
     pub(crate) fn forget_probe(&mut self, id: RequestId) {
         if let Some(pool) = self.launching_pool(id)
             && pool.backoff.forget(id)
         {
             let key = pool.setup.key.clone();
-            self.stale.insert(key);
+            self.wake_pool(&key);
         }
     }
 
     fn fleet_release(&mut self, id: RequestId) {
         self.forget_probe(id);
+        if let Some(Stage::Held(key)) = self.queue.get(id).map(|request| &request.stage) {
+            let key = key.clone();
+            self.wake_pool(&key);
+        }
         if let Some(key) = self.fleet.break_promise(id) {
             self.wake_provider(&key.provider);
             let tenant = self.queue.get(id).and_then(|r| r.ask.tenant.as_ref());
@@ -436,17 +466,6 @@ impl World {
                 self.wake_all();
             }
         }
-    }
-
-    /// True if some pool kept room for the request.
-    pub(crate) fn drop_bookings(&mut self, id: RequestId) -> bool {
-        let mut found = false;
-        for pool in self.own.values_mut() {
-            let before = pool.bookings.len();
-            pool.bookings.retain(|booking| booking.request != id);
-            found |= pool.bookings.len() < before;
-        }
-        found
     }
 
     fn judge_nodes_of(&mut self, request: RequestId) {
@@ -457,7 +476,11 @@ impl World {
     }
 
     fn judge_stranded(&mut self, id: NodeId) {
-        let stranded = self.fleet.node(id).is_some_and(|node| {
+        let node = self.fleet.node(id);
+        if let Some(node) = node.filter(|node| node.for_min_ready) {
+            self.ready.labels.extend(node.labels.iter().cloned());
+        }
+        let stranded = node.is_some_and(|node| {
             matches!(node.state, NodeState::Ready | NodeState::Init)
                 && node.allocated_to.as_ref().is_some_and(|to| {
                     let request = to.request().and_then(|id| self.queue.get(id));
@@ -468,53 +491,6 @@ impl World {
             self.stranded.insert(id);
         } else {
             self.stranded.remove(&id);
-        }
-    }
-
-    /// A pool keeps less for others than before: those that share a limit with it may go on.
-    pub(crate) fn wake_sharers(&mut self, key: &PoolKey, dropped: &[Booking]) {
-        let limited = |booking: &Booking| {
-            let tenant = booking.tenant.as_ref();
-            tenant.is_some_and(|(tenant, _)| self.is_limited(tenant))
-        };
-        if dropped.iter().any(limited) {
-            self.wake_all();
-        } else if !dropped.is_empty() {
-            self.wake_provider(&key.provider);
-        }
-        self.unmark_stale(key);
-    }
-
-    fn is_limited(&self, tenant: &TenantName) -> bool {
-        let account = self.fleet.tenant(tenant);
-        account.is_some_and(|account| account.limits.iter().next().is_some())
-    }
-
-    fn wake(&mut self, freed: &Freed) {
-        if let Some(provider) = &freed.provider {
-            self.wake_provider(provider);
-        }
-        if freed
-            .tenant
-            .as_ref()
-            .is_some_and(|tenant| self.is_limited(tenant))
-        {
-            self.wake_all();
-        }
-    }
-
-    fn wake_provider(&mut self, name: &ProviderName) {
-        let keys = self.own.keys().filter(|key| key.provider == *name);
-        self.stale.extend(keys.cloned());
-    }
-
-    pub(crate) fn wake_all(&mut self) {
-        self.stale.extend(self.own.keys().cloned());
-    }
-
-    fn wake_concerned(&mut self, id: RequestId) {
-        if let Some(line) = self.queue.line_of(id) {
-            self.stale.extend(line.route.concerned.iter().cloned());
         }
     }
 
@@ -548,8 +524,11 @@ fn route<'a>(
             Some(holder) => *holder == pool.setup.key,
             None => {
                 let id = &pool.setup.id;
-                let last_word = candidates.is_empty() && !ask.declined_by.contains(id);
-                registry.get(id).is_some() && (last_word || candidates.contains(id))
+                if candidates.is_empty() {
+                    return registry.get(id).is_some() && !ask.declined_by.contains(id);
+                }
+                // They are in the order of their ids.
+                candidates.binary_search(id).is_ok()
             }
         };
         let concerned = own.values().filter(|pool| concerns(pool));
@@ -558,4 +537,12 @@ fn route<'a>(
             candidates,
         }
     }
+}
+
+/// The smaller amount of each resource.
+fn smaller(one: &Resources, other: &Resources) -> Resources {
+    let amounts = one.iter();
+    amounts
+        .map(|(name, amount)| (name.clone(), amount.min(other.get(name))))
+        .collect()
 }

@@ -10,55 +10,55 @@ use nodeyard_plan::images::availability::{
     ImageAvailability, ImageEvidence, ImageVerdict, availability,
 };
 use nodeyard_plan::verdict::{AwaitedImage, Defer, Verdict};
+use nodeyard_store::view::Change;
 
 use super::{Dispatcher, Timer};
 use crate::image_work::{ImageWork, ImageWorkId, Reports};
-use crate::provider::ready_uploads;
-use crate::settings::ImageSettings;
+use crate::provider::uploaded_images;
 
 /// Since when nobody has been there to make an image for a provider.
 pub(super) type Unattended = BTreeMap<(ProviderName, ImageName), Timestamp>;
 
 impl Dispatcher {
-    /// Judges anew which labels have an image to boot from, or will have one.
-    pub(super) fn images_changed(&mut self) {
+    /// Judges anew which labels have an image to boot from, or will have one, where it is one of the images that have
+    /// changed. Costs one pass over the uploads, however many providers and labels there are.
+    pub(super) fn images_changed(&mut self, changed: &Change<ImageName>) {
+        let concerns = |image: &ImageName| match changed {
+            Change::Ids(images) => images.contains(image),
+            Change::Everything => true,
+        };
+        if matches!(changed, Change::Ids(images) if images.is_empty()) {
+            return;
+        }
+        let uploaded = uploaded_images(&self.ctx.images, concerns);
         let reports = Reports::of(&self.image_work);
         let now = self.ctx.clock.now();
-        let before = std::mem::take(&mut self.unattended);
-        let mut judged: BTreeMap<(ProviderName, ImageName), Readiness> = BTreeMap::new();
+        let unattended = std::mem::take(&mut self.unattended).into_iter();
+        let (before, others): (Unattended, Unattended) =
+            unattended.partition(|((_, image), _)| concerns(image));
+        self.unattended = others;
         for running in self.providers.values() {
             let provider = &running.provider;
-            for (name, pool) in &provider.settings.pools {
-                let Some(run) = provider.pools.get(name) else {
-                    continue;
+            let images = provider.managed_images();
+            for (image, labels) in images.filter(|(image, _)| concerns(image)) {
+                let key = (provider.name.clone(), image.clone());
+                let evidence = ImageEvidence {
+                    provider: &provider.name,
+                    is_uploaded: uploaded.contains(&key),
+                    reports: reports.on(image),
+                    unattended_since: before.get(&key).copied(),
                 };
-                for (label, settings) in &pool.labels {
-                    let ImageSettings::Managed(image) = &settings.image else {
-                        continue;
-                    };
-                    if !run.is_sound(label) {
-                        continue;
-                    }
-                    let key = (provider.name.clone(), image.clone());
-                    let readiness = judged.entry(key.clone()).or_insert_with(|| {
-                        let evidence = ImageEvidence {
-                            provider: &provider.name,
-                            is_uploaded: !ready_uploads(&self.ctx.images, image, &provider.name)
-                                .is_empty(),
-                            reports: reports.on(image),
-                            unattended_since: before.get(&key).copied(),
-                        };
-                        let grace = self.ctx.timing.builder_grace;
-                        let verdict = availability(&evidence, grace, now);
-                        if let Some(since) = verdict.unattended_since {
-                            self.unattended.insert(key, since);
-                        }
-                        if let Some(at) = verdict.again_at {
-                            self.timers.within(at.since(now), Timer::Images);
-                        }
-                        readiness(image, verdict)
-                    });
-                    self.world.set_readiness(&run.key, label, readiness.clone());
+                let grace = self.ctx.timing.builder_grace;
+                let verdict = availability(&evidence, grace, now);
+                if let Some(since) = verdict.unattended_since {
+                    self.unattended.insert(key, since);
+                }
+                if let Some(at) = verdict.again_at {
+                    self.timers.within(at.since(now), Timer::Images);
+                }
+                let readiness = readiness(image, verdict);
+                for (pool, label) in labels {
+                    self.world.set_readiness(pool, label, readiness.clone());
                 }
             }
         }

@@ -10,6 +10,7 @@ use nodeyard_model::{
 use nodeyard_plan::{Drains, LabelPolicy, PoolKey};
 use nodeyard_store::TreePath;
 use nodeyard_store::registry::Registration;
+use nodeyard_store::view::Change;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
@@ -70,6 +71,7 @@ impl Dispatcher {
             .iter()
             .map(|(name, label)| (Label::new(name.as_str()), policy(label)))
             .collect();
+        self.world.set_ready_nodes(&self.labels);
         let waiting = config.labels.iter().filter(|(_, of)| of.wait_for_image);
         let waiting = waiting.map(|(name, _)| Label::new(name.as_str()));
         self.world.set_labels_that_wait(waiting.collect());
@@ -226,7 +228,7 @@ impl Dispatcher {
             ended,
         };
         self.providers.insert(name.clone(), running);
-        self.images_changed();
+        self.images_changed(&Change::Everything);
         self.apply_drains();
         self.timers
             .within(std::time::Duration::ZERO, Timer::CloudCheck);

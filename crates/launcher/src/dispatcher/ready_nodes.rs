@@ -13,7 +13,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nodeyard_model::{Label, NodeId, NodeRequest, RequestId, RequestState, Timestamp, layout};
-use nodeyard_plan::min_ready::Submit;
 use nodeyard_plan::{MIN_READY_REQUESTOR, min_ready};
 use nodeyard_store::{Error, Result, SessionId, Stat, TreePath, ext};
 use tokio::sync::oneshot;
@@ -24,7 +23,6 @@ use super::{Dispatcher, Timer};
 use crate::context::Context;
 use crate::report::Report;
 use crate::settle;
-use nodeyard_operations::drain::DrainScope;
 
 /// After a request for a ready node has failed, or could not be made.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -33,7 +31,9 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub(super) struct ReadyNodes {
     /// Requests for ready nodes, of any launcher, and the session that each ends with.
     sessions: BTreeMap<RequestId, SessionId>,
-    /// Those of ours that are being ended.
+    /// Those of them that are fulfilled or failed.
+    ended: BTreeSet<RequestId>,
+    /// Those of ours that are being deleted.
     ending: BTreeSet<RequestId>,
     asking: bool,
     /// The last attempt failed; the next one waits.
@@ -44,11 +44,15 @@ impl ReadyNodes {
     pub(super) fn saw(&mut self, id: RequestId, record: &NodeRequest, stat: &Stat) {
         if stat.is_ephemeral() && record.requestor.as_deref() == Some(MIN_READY_REQUESTOR) {
             self.sessions.insert(id, SessionId(stat.ephemeral_owner));
+            if record.state.is_final() {
+                self.ended.insert(id);
+            }
         }
     }
 
     pub(super) fn forget(&mut self, request: RequestId) {
         self.sessions.remove(&request);
+        self.ended.remove(&request);
         self.ending.remove(&request);
     }
 
@@ -57,36 +61,36 @@ impl ReadyNodes {
         self.ending.remove(&request);
     }
 
-    /// The requests of a session, apart from those that are being ended.
-    fn of(&self, session: Option<SessionId>) -> BTreeSet<RequestId> {
-        let ours = self.sessions.iter();
-        let ours = ours.filter(|(id, of)| session == Some(**of) && !self.ending.contains(id));
-        ours.map(|(id, _)| *id).collect()
+    /// Returns the requests of a session that are done, apart from those that are being deleted.
+    fn ended(&self, session: Option<SessionId>) -> BTreeSet<RequestId> {
+        let is_ours = |id: &RequestId| session.as_ref() == self.sessions.get(id);
+        let ours = self.ended.difference(&self.ending).copied();
+        ours.filter(|id| session.is_some() && is_ours(id)).collect()
     }
 }
 
 impl Dispatcher {
     /// Looks whether ready nodes are missing, and whether those that were asked for have come.
     pub(super) fn keep_ready(&mut self) {
-        let own = self.ready_nodes.of(self.session);
-        if !self.labels.values().any(|label| label.min_ready > 0) {
-            let departed = self.world.departed();
-            self.world.nodes_seen(&departed);
-            if own.is_empty() {
-                return;
-            }
-        }
-        let plan = min_ready::plan(&self.world, &self.labels, &own);
-        for (id, nodes) in plan.collect {
+        let ended = self.ready_nodes.ended(self.session);
+        let finished = min_ready::finished(&self.world, &ended);
+        for (id, nodes) in finished.collect {
             self.end_request(id, nodes);
         }
-        for id in plan.discard {
+        for id in finished.discard {
             debug!(request = %id, "failed to launch ready node");
             self.end_request(id, Vec::new());
             self.pause();
         }
+        if !self.world.keeps_nodes_ready() {
+            if self.world.has_departed() {
+                let departed = self.world.departed();
+                self.world.nodes_seen(&departed);
+            }
+            return;
+        }
         let idle = !self.ready_nodes.asking && !self.ready_nodes.pausing;
-        if idle && (!self.wanted(plan.submit).is_empty() || !self.world.departed().is_empty()) {
+        if idle && (self.world.ready_nodes_wanted() || self.world.has_departed()) {
             self.ready_nodes.asking = true;
             self.ctx.tasks.spawn(ask(self.ctx.clone()));
         }
@@ -95,13 +99,8 @@ impl Dispatcher {
     /// A label for each node that is missing and has room.
     pub(super) fn missing(&self) -> Vec<Label> {
         let plan = min_ready::plan(&self.world, &self.labels, &BTreeSet::new());
-        self.wanted(plan.submit)
-    }
-
-    fn wanted(&self, submit: Vec<Submit>) -> Vec<Label> {
-        let drained = |label: &Label| self.drains.get(&DrainScope::Label(label.clone())).is_some();
-        let missing = submit.into_iter().filter(|of| !drained(&of.label));
-        missing
+        let submit = plan.submit.into_iter();
+        submit
             .flat_map(|of| std::iter::repeat_n(of.label, of.count))
             .collect()
     }
@@ -133,6 +132,7 @@ impl Dispatcher {
         if let Err(error) = asked {
             let error = &error as &dyn std::error::Error;
             warn!(error, "failed to request ready nodes; retrying");
+            self.world.recheck_ready_nodes();
             self.pause();
         }
     }

@@ -2,6 +2,7 @@
 
 use nodeyard_model::{NodeState, RequestId, RequestState};
 use nodeyard_plan::{expiry, orphans, protocol};
+use nodeyard_store::view::Change;
 use tracing::debug;
 
 use super::cloud_polls::CloudPoll;
@@ -44,7 +45,9 @@ impl Dispatcher {
             }
             Timer::Pass => {
                 self.feed_everything();
-                self.images_changed();
+                self.world.wake_all();
+                self.world.recheck_ready_nodes();
+                self.images_changed(&Change::Everything);
                 self.timers.after(self.ctx.timing.pass, Timer::Pass);
             }
             Timer::Cleanup => self.clean_up(),
@@ -58,7 +61,7 @@ impl Dispatcher {
             Timer::KeepReady => self.ready_nodes.pausing = false,
             Timer::End(request) => self.ready_nodes.not_ended(request),
             Timer::Look => self.look_at_waiting(),
-            Timer::Images => self.images_changed(),
+            Timer::Images => self.images_changed(&Change::Everything),
         }
     }
 

@@ -252,6 +252,38 @@ async fn a_quota_that_others_use_up_only_delays() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_newer_request_does_not_overtake_one_that_the_cloud_refused() {
+    logs();
+    let store = Store::embedded();
+    let cloud = FakeCloud::new(simulate());
+    let launcher = Running::start(&store, Arc::clone(&cloud) as _, &config(4, SMALL)).await;
+    let zuul = Zuul::new(store.session().await);
+    cloud.refuse(&["Quota exceeded for instances"; 1000]);
+    let first = zuul.submit(&["small"]).await;
+    eventually("the pool is paused", || async {
+        let pools = zuul.registry.components().pools().await.unwrap();
+        pools.first()?.paused.then_some(())
+    })
+    .await;
+    let mut newer = Vec::new();
+    for _ in 0..3 {
+        newer.push(zuul.submit(&["small"]).await);
+    }
+    cloud.created(3).await;
+    for id in &newer {
+        let record = zuul.registry.requests().get(*id).await.unwrap().unwrap();
+        assert_eq!(record.value.state, RequestState::Requested);
+    }
+    cloud.relent();
+    let first = zuul.run_job(first).await;
+    for id in newer {
+        assert!(zuul.run_job(id).await > first, "it was launched later");
+    }
+    nothing_is_left(&zuul.registry, &cloud).await;
+    launcher.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_cancelled_request_leaves_nothing_behind() {
     logs();
     let store = Store::embedded();

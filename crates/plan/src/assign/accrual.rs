@@ -66,12 +66,12 @@ impl Accrual {
 }
 
 impl World {
-    /// What other pools of ours keep, in order of service.
+    /// What other pools of ours keep that this one shares, in order of service.
     pub(crate) fn bookings_elsewhere(&self, key: &PoolKey) -> Vec<Booking> {
         let others = self.own.iter().filter(|(other, _)| *other != key);
-        let mut bookings: Vec<Booking> = others
-            .flat_map(|(_, pool)| pool.bookings.iter().cloned())
-            .collect();
+        let bookings = others.flat_map(|(_, pool)| &pool.bookings);
+        let shared = |of: &&Booking| of.provider == key.provider || self.is_limiting(of);
+        let mut bookings: Vec<Booking> = bookings.filter(shared).cloned().collect();
         bookings.sort_by_key(|booking| booking.order);
         bookings
     }

@@ -138,6 +138,10 @@ mod tests {
         backoff.end_if_unused(at(101.0), false);
         assert!(!backoff.is_active());
         backoff.refuse(at(102.0));
-        assert_eq!(backoff.resumes(at(102.0)), Some(at(103.0)), "it begins anew");
+        assert_eq!(
+            backoff.resumes(at(102.0)),
+            Some(at(103.0)),
+            "it begins anew"
+        );
     }
 }

@@ -24,7 +24,7 @@ use crate::world::{OwnPool, World};
 pub(crate) struct Case<'a> {
     pub(crate) request: RequestId,
     pub(crate) waiting: &'a Waiting,
-    ask: &'a Ask,
+    pub(super) ask: &'a Ask,
     pub(crate) candidates: Cow<'a, [LauncherId]>,
     pub(crate) labels: &'a [Label],
     /// Where the nodes are that it has already.
@@ -219,8 +219,10 @@ impl World {
             });
         }
         // Pools elsewhere leave the request to us: leaving it to them would be for ever.
-        let first = candidates
-            .clone()
+        let rivals = self.registry.precedes(own).then(|| candidates.clone());
+        let first = rivals
+            .into_iter()
+            .flatten()
             .filter(|(_, pool)| nearness.holds(pool))
             .filter(|(id, pool)| pool.priority < own && !self.is_paused(id, &pool.key, pool.paused))
             .filter(|(id, pool)| !self.lacks_image(id, &pool.key, case))
@@ -306,7 +308,7 @@ impl World {
     }
 
     /// Check 6: what no waiting helps against.
-    fn never(&self, pool: &OwnPool, case: &Case<'_>) -> Option<Decline> {
+    pub(super) fn never(&self, pool: &OwnPool, case: &Case<'_>) -> Option<Decline> {
         let setup = &pool.setup;
         if let Some(provider) = self.kept_from(pool, case) {
             return Some(Decline::OtherCluster { provider });

@@ -91,6 +91,8 @@ pub(crate) struct Fleet {
     held: BTreeSet<NodeId>,
     empty: BTreeSet<NodeId>,
     illegible: BTreeSet<NodeId>,
+    /// Labels whose ready nodes have changed, or those that are launched to be ready.
+    changed: BTreeSet<Label>,
     nothing: Resources,
 }
 
@@ -142,6 +144,11 @@ impl Fleet {
 
     pub(crate) fn spare_of_label(&self, label: &Label) -> usize {
         self.spare_of_label.get(label).copied().unwrap_or(0)
+    }
+
+    /// The labels of ready nodes, and of those that are launched to be ready, that have changed since the last call.
+    pub(crate) fn take_changed(&mut self) -> BTreeSet<Label> {
+        std::mem::take(&mut self.changed)
     }
 
     pub(crate) fn allocated_to(&self, request: RequestId) -> impl Iterator<Item = NodeId> {

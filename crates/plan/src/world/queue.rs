@@ -107,6 +107,8 @@ pub(crate) struct Queue {
     /// Requests for ready nodes that have gone since the nodes were last looked at.
     departed: BTreeMap<RequestId, Label>,
     next_line: u64,
+    /// Labels whose requests for ready nodes have changed.
+    changed: BTreeSet<Label>,
 }
 
 impl Queue {
@@ -162,9 +164,14 @@ impl Queue {
         })
     }
 
-    /// The requests for one ready node with this label, of any launcher.
-    pub(crate) fn min_ready(&self, label: &Label) -> impl Iterator<Item = RequestId> {
-        self.min_ready.get(label).into_iter().flatten().copied()
+    /// How many requests for one ready node with this label there are, of any launcher.
+    pub(crate) fn min_ready(&self, label: &Label) -> usize {
+        self.min_ready.get(label).map_or(0, BTreeSet::len)
+    }
+
+    /// The labels whose requests for ready nodes, those that have gone included, have changed since the last call.
+    pub(crate) fn take_changed(&mut self) -> BTreeSet<Label> {
+        std::mem::take(&mut self.changed)
     }
 
     /// The label of each request for a ready node that has gone.
@@ -173,7 +180,7 @@ impl Queue {
     }
 
     pub(crate) fn forget_departed(&mut self, id: RequestId) {
-        self.departed.remove(&id);
+        self.changed.extend(self.departed.remove(&id));
     }
 
     pub(crate) fn put(
@@ -191,6 +198,7 @@ impl Queue {
         let min_ready = record.requestor.as_deref() == Some(MIN_READY_REQUESTOR);
         if min_ready && let [label] = record.labels.as_slice() {
             self.min_ready.entry(label.clone()).or_default().insert(id);
+            self.changed.insert(label.clone());
         }
         let waiting = Waiting {
             order: record.order(id),
@@ -249,6 +257,7 @@ impl Queue {
         {
             requests.remove(&id);
             self.departed.insert(id, label.clone());
+            self.changed.insert(label.clone());
         }
         Some(old)
     }
@@ -319,23 +328,27 @@ impl Queue {
 
     /// Gives every line its route anew.
     pub(crate) fn reroute(&mut self, route: impl Fn(&Ask) -> Route) {
-        let ids: Vec<LineId> = self.lines.keys().copied().collect();
-        for id in ids {
-            self.edit_line(id, |line| line.route = route(&line.ask));
-        }
+        self.heads.clear();
         self.unvetted.clear();
-        for (id, line) in &self.lines {
+        for (id, line) in &mut self.lines {
+            line.route = route(&line.ask);
             for pool in &line.route.concerned {
+                if let Some((order, _)) = line.waiting.first_key_value() {
+                    let heads = self.heads.entry(pool.clone()).or_default();
+                    heads.insert((*order, *id));
+                }
                 self.unvetted.entry(pool.clone()).or_default().insert(*id);
             }
         }
     }
 
-    /// A pool may have to decline what it could serve before.
-    pub(crate) fn unvet(&mut self, pool: &PoolKey) {
+    /// A pool may have to decline what it could serve before, of the lines that are concerned.
+    pub(crate) fn unvet(&mut self, pool: &PoolKey, concerns: impl Fn(&Ask) -> bool) {
         let heads = self.heads.get(pool).into_iter().flatten();
-        let lines = heads.map(|(_, line)| *line).collect();
-        self.unvetted.insert(pool.clone(), lines);
+        let lines = heads.map(|(_, line)| *line);
+        let lines = lines.filter(|id| self.lines.get(id).is_some_and(|of| concerns(&of.ask)));
+        let unvetted = self.unvetted.entry(pool.clone()).or_default();
+        unvetted.extend(lines);
     }
 
     /// A pool has looked at a line and does not decline it.
@@ -354,7 +367,7 @@ impl Queue {
             .collect()
     }
 
-    /// Changes a line and keeps the pools' heads in step.
+    /// Changes who waits in a line, and keeps the pools' heads in step.
     fn edit_line(&mut self, id: LineId, edit: impl FnOnce(&mut Line)) {
         let Some(line) = self.lines.get_mut(&id) else {
             return;
@@ -364,18 +377,21 @@ impl Queue {
                 .first_key_value()
                 .map(|(order, _)| (*order, id))
         };
-        if let Some(head) = head(line) {
-            for pool in &line.route.concerned {
-                if let Some(heads) = self.heads.get_mut(pool) {
-                    heads.remove(&head);
-                }
-            }
-        }
+        let before = head(line);
         edit(line);
-        if let Some(head) = head(line) {
-            for pool in &line.route.concerned {
-                self.heads.entry(pool.clone()).or_default().insert(head);
+        let after = head(line);
+        if before == after {
+            return;
+        }
+        for pool in &line.route.concerned {
+            let heads = match self.heads.get_mut(pool) {
+                Some(heads) => heads,
+                None => self.heads.entry(pool.clone()).or_default(),
+            };
+            if let Some(before) = before {
+                heads.remove(&before);
             }
+            heads.extend(after);
         }
     }
 }

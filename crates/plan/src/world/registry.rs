@@ -36,6 +36,8 @@ pub(crate) struct Registry {
     pools: BTreeMap<LauncherId, Registered>,
     /// A pool that registers again after a lost session has two entries for a while.
     entries: BTreeMap<Box<str>, LauncherId>,
+    /// Of those that are registered.
+    lowest_priority: Option<i64>,
 }
 
 impl Registry {
@@ -45,6 +47,15 @@ impl Registry {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&LauncherId, &Registered)> {
         self.pools.iter()
+    }
+
+    /// Whether some pool has a lower priority number.
+    pub(crate) fn precedes(&self, priority: i64) -> bool {
+        self.lowest_priority.is_some_and(|lowest| lowest < priority)
+    }
+
+    fn find_lowest_priority(&mut self) {
+        self.lowest_priority = self.pools.values().map(|pool| pool.priority).min();
     }
 
     /// The cluster of a provider, as its pools say. None if no pool of it is registered.
@@ -64,6 +75,7 @@ impl Registry {
         };
         self.entries.insert(entry.into(), component.id.clone());
         let old = self.pools.insert(component.id.clone(), pool.clone());
+        self.find_lowest_priority();
         match old {
             Some(old) if old == pool => Change::Nothing,
             Some(old) if old.key == pool.key && old.labels == pool.labels => Change::Precedence,
@@ -79,6 +91,7 @@ impl Registry {
             return Change::Nothing;
         }
         self.pools.remove(&id);
+        self.find_lowest_priority();
         Change::Candidates
     }
 

@@ -209,7 +209,7 @@ impl Store {
             return;
         }
         let plan = min_ready::plan(&launcher.world, &policies(), &launcher.own);
-        for (request, nodes) in plan.collect {
+        for (request, nodes) in plan.finished.collect {
             launcher.own.remove(&request);
             launcher.collecting.push((request, nodes.first().copied()));
         }

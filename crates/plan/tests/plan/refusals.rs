@@ -150,10 +150,7 @@ fn a_pool_that_nobody_waits_for_is_open_after_the_pause() {
             now: launcher.now,
             seed: 0,
         };
-        launcher
-            .world
-            .assign(&pool_key("cloud", "main"), at)
-            .paused
+        launcher.world.assign(&pool_key("cloud", "main"), at).paused
     };
     assert!(is_paused(0.5));
     assert!(!is_paused(0.5));

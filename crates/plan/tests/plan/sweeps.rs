@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::common::{Launcher, ask, cost, limits, node_id, request_id, setup, time};
+use crate::common::{Launcher, ask, cost, limits, node_id, pool_key, request_id, setup, time};
 use nodeyard_model::{
     Allocation, BuildId, Label, LauncherId, Node, NodeState, ProviderName, RequestState, UploadId,
 };
@@ -11,7 +11,7 @@ use nodeyard_plan::assign::Moment;
 use nodeyard_plan::expiry::{self, Reason};
 use nodeyard_plan::leaks::{self, Leaks, Look, Owner, Resource, Sightings};
 use nodeyard_plan::protocol::{Refused, node::Seen};
-use nodeyard_plan::{LabelPolicy, MIN_READY_REQUESTOR, Policy, min_ready};
+use nodeyard_plan::{LabelPolicy, MIN_READY_REQUESTOR, Policy, Readiness, min_ready};
 use nodeyard_plan::{orphans, protocol};
 
 fn launcher() -> Launcher {
@@ -80,7 +80,77 @@ fn ready_nodes_are_asked_for_only_while_there_is_room() {
     launcher.world.put_request(coming, &record, launcher.now);
     let own = BTreeSet::from([coming]);
     let plan = min_ready::plan(&launcher.world, &policies(0, None), &own);
-    assert_eq!(plan.collect, [(coming, vec![node_id(9)])]);
+    assert_eq!(plan.finished.collect, [(coming, vec![node_id(9)])]);
+}
+
+#[test]
+fn ready_nodes_are_judged_again_only_when_something_has_changed() {
+    let mut launcher = launcher();
+    let world = &mut launcher.world;
+    let labels = policies(6, None);
+    world.set_ready_nodes(&labels);
+    assert!(world.ready_nodes_wanted());
+    assert!(!world.ready_nodes_wanted(), "nothing has changed");
+    for id in 1..=5 {
+        world.put_node(node_id(id), &node(NodeState::Ready, 1.0));
+    }
+    assert!(
+        !world.ready_nodes_wanted(),
+        "there is no room for the sixth"
+    );
+    world.put_node(node_id(1), &node(NodeState::InUse, 2.0));
+    assert!(!world.ready_nodes_wanted(), "nor for another one");
+    world.remove_node(node_id(1));
+    assert!(world.ready_nodes_wanted());
+    world.recheck_ready_nodes();
+    assert!(world.ready_nodes_wanted());
+
+    let mut record = ask(&["small"], launcher.now);
+    record.requestor = Some(MIN_READY_REQUESTOR.into());
+    for number in 1..=2 {
+        world.put_request(request_id(900, number), &record, launcher.now);
+    }
+    assert!(!world.ready_nodes_wanted(), "two are on their way");
+    world.remove_request(request_id(900, 1));
+    assert!(
+        !world.ready_nodes_wanted(),
+        "its node may not be in the picture yet"
+    );
+    let departed = world.departed();
+    world.nodes_seen(&departed);
+    assert!(world.ready_nodes_wanted());
+    world.set_ready_nodes(&policies(0, None));
+    assert!(!world.ready_nodes_wanted() && !world.keeps_nodes_ready());
+}
+
+#[test]
+fn what_is_as_it_was_wakes_no_pool() {
+    let mut launcher = launcher();
+    launcher.decide();
+    let world = &mut launcher.world;
+    let (key, name) = (
+        pool_key("cloud", "main"),
+        ProviderName::new("cloud").unwrap(),
+    );
+    world.set_readiness(&key, &"small".into(), Readiness::Ready);
+    let setup = world.provider(&name).unwrap().clone();
+    world.set_provider_quota(&name, setup.limits, setup.foreign, setup.leaked);
+    assert!(world.take_stale().is_empty());
+    let broken = Readiness::Broken {
+        reason: "no such flavor".into(),
+    };
+    world.set_readiness(&key, &"small".into(), broken);
+    assert_eq!(world.take_stale(), [key].into());
+}
+
+#[test]
+fn a_full_pool_is_not_woken_by_a_request_behind_another_one_that_is_the_same() {
+    let mut launcher = launcher();
+    launcher.decide();
+    for expected in [true, false] {
+        launcher.submit(200, ask(&["small"], launcher.now));
+        assert_eq!(!launcher.world.take_stale().is_empty(), expected);
+    }
 }
 
 #[test]

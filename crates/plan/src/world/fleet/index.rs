@@ -36,6 +36,7 @@ impl Fleet {
                 *self.spare_of_label.entry(label.clone()).or_default() += 1;
             }
         }
+        self.note_change(entry);
         if entry.is_idle() && !self.claims.contains_key(&id) {
             self.index_free(id, entry);
         }
@@ -74,8 +75,15 @@ impl Fleet {
                 }
             }
         }
+        self.note_change(entry);
         if entry.is_idle() && !self.claims.contains_key(&id) {
             self.unindex_free(id, entry);
+        }
+    }
+
+    fn note_change(&mut self, entry: &Entry) {
+        if entry.is_spare() || entry.for_min_ready {
+            self.changed.extend(entry.labels.iter().cloned());
         }
     }
 

@@ -32,6 +32,8 @@ pub(crate) struct Launcher {
     /// Decisions that are not carried out yet.
     pub(crate) backlog: VecDeque<(PoolKey, Decision)>,
     jobs: BTreeMap<RequestId, Job>,
+    /// When pools are to be looked at although nothing has changed.
+    again_at: BTreeMap<PoolKey, Timestamp>,
     next_node: u64,
     next_request: u64,
     next_entry: u64,
@@ -55,6 +57,7 @@ impl Launcher {
             max_launches: None,
             backlog: VecDeque::new(),
             jobs: BTreeMap::new(),
+            again_at: BTreeMap::new(),
             next_node: 0,
             next_request: 0,
             next_entry: 0,
@@ -190,11 +193,12 @@ impl Launcher {
         self.nodes.remove(&id);
     }
 
-    /// Looks at the pools that need it, until none does. Patience may have ended anywhere.
+    /// Looks at the pools that need it, until none does.
     pub(crate) fn decide(&mut self) {
         self.put_back();
         let mut stale = self.world.take_stale();
-        stale.extend(self.pools.keys().cloned());
+        let due = self.again_at.iter().filter(|(_, at)| **at <= self.now);
+        stale.extend(due.map(|(key, _)| key.clone()));
         for _ in 0..100 {
             if stale.is_empty() {
                 for id in self.held() {
@@ -207,6 +211,13 @@ impl Launcher {
             }
             for key in std::mem::take(&mut stale) {
                 let pass = self.world.assign(&key, self.at());
+                if self.again_at.get(&key).is_some_and(|at| *at <= self.now) {
+                    self.again_at.remove(&key);
+                }
+                if let Some(at) = pass.again_at {
+                    let again = self.again_at.entry(key.clone()).or_insert(at);
+                    *again = at.min(*again);
+                }
                 for eviction in &pass.evictions {
                     self.log.push(format!("{key} evicts {}", eviction.node));
                     let seen = node::Seen::ready(eviction.since);
