@@ -8,6 +8,7 @@
     clippy::print_stderr
 )]
 
+mod adopted;
 mod awaited_images;
 mod bed;
 mod cloud;
