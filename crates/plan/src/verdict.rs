@@ -90,6 +90,10 @@ pub enum Defer {
     },
     /// The request waits for an image that is being made.
     Image(Box<AwaitedImage>),
+    /// The provider did not start.
+    Unreachable {
+        reason: Box<str>,
+    },
 }
 
 /// An image that a request waits for.
@@ -206,6 +210,10 @@ pub enum Decline {
     /// The same while the pool is drained.
     DrainedForMinReady {
         scope: Box<str>,
+    },
+    /// The same while the provider did not start.
+    UnreachableForMinReady {
+        reason: Box<str>,
     },
 }
 
@@ -326,6 +334,7 @@ impl fmt::Display for Defer {
                 write!(f, "max-concurrency is {max_concurrency}")
             }
             Self::Image(image) => image.fmt(f),
+            Self::Unreachable { reason } => write!(f, "its provider did not start: {reason}"),
         }
     }
 }
@@ -449,6 +458,10 @@ impl fmt::Display for Decline {
             Self::DrainedForMinReady { scope } => {
                 write!(f, "no node that nobody waits for while {scope} is drained")
             }
+            Self::UnreachableForMinReady { reason } => write!(
+                f,
+                "no node that nobody waits for while its provider does not start: {reason}"
+            ),
         }
     }
 }

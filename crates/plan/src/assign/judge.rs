@@ -130,6 +130,11 @@ impl World {
             },
         );
         if recipe.launches > 0
+            && let Some(reason) = pool.setup.unreachable()
+        {
+            return while_unreachable(case, reason).into();
+        }
+        if recipe.launches > 0
             && let Some(to) = self.refuge(pool, case)
         {
             return Verdict::Yield(Yield::Refused { to }).into();
@@ -296,7 +301,11 @@ impl World {
     /// Of our own pools we know it before the registry does.
     fn is_paused(&self, id: &LauncherId, key: &PoolKey, registered: bool) -> bool {
         match self.own.get(key) {
-            Some(own) if own.setup.id == *id => own.paused || self.drains.pools.contains_key(key),
+            Some(own) if own.setup.id == *id => {
+                own.paused
+                    || self.drains.pools.contains_key(key)
+                    || own.setup.unreachable().is_some()
+            }
             _ => registered,
         }
     }
@@ -323,7 +332,8 @@ impl World {
         for label in case.labels {
             let of = setup.labels.get(label)?;
             match &of.readiness {
-                Readiness::Ready => {}
+                // How much it needs is not known, nor whether it fits.
+                Readiness::Ready | Readiness::Unreachable { .. } => {}
                 Readiness::ImageMissing {
                     pending: Some(_), ..
                 } if self.waits_for_image(case, label) => {}
@@ -533,6 +543,16 @@ impl Recipe {
 )]
 fn seconds_between(from: Timestamp, to: Timestamp) -> i64 {
     (to.as_secs() - from.as_secs()).round() as i64
+}
+
+/// A request waits until the provider of a pool starts. A node that nobody waits for is made elsewhere.
+fn while_unreachable(case: &Case<'_>, reason: &str) -> Verdict {
+    let reason = reason.into();
+    if case.ask.min_ready {
+        Verdict::Decline(Decline::UnreachableForMinReady { reason })
+    } else {
+        Verdict::Defer(Defer::Unreachable { reason })
+    }
 }
 
 fn drained(scope: &str) -> Verdict {

@@ -20,3 +20,4 @@ mod model_check;
 mod properties;
 mod ready_nodes;
 mod sweeps;
+mod unreachable;
