@@ -70,7 +70,8 @@ pub(crate) struct Dispatcher {
     /// Requests that are being recovered, or not to be tried again yet.
     recovering: HashSet<RequestId>,
     ready_nodes: ReadyNodes,
-    old_locks: OldLocks,
+    /// None while they are being deleted.
+    old_locks: Option<OldLocks>,
     sightings: Sightings,
     drains: View<DrainShape>,
     image_work: View<ImageWorkShape>,
@@ -154,7 +155,7 @@ impl Dispatcher {
             settling: HashSet::new(),
             recovering: HashSet::new(),
             ready_nodes: ReadyNodes::default(),
-            old_locks: OldLocks::default(),
+            old_locks: Some(OldLocks::default()),
             sightings: Sightings::default(),
             drains: followed.drains,
             image_work: followed.image_work,

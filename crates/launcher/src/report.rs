@@ -63,7 +63,7 @@ pub(crate) enum Report {
         request: RequestId,
         ended: nodeyard_store::Result<()>,
     },
-    /// A round of clean-up has ended; what it has seen saves the next one a look.
+    /// Old locks were deleted; what was seen of the others saves the next round a look.
     CleanedUp(OldLocks),
 }
 
@@ -72,6 +72,14 @@ pub(crate) enum Report {
 pub(crate) struct Inventory {
     pub(crate) provider: Arc<Provider>,
     pub(crate) limits: Option<Limits>,
+/// The error of work that panicked.
+pub(crate) fn panicked() -> nodeyard_store::Error {
+    nodeyard_store::Error::Backend {
+        context: "the task panicked".to_owned(),
+        source: "this is a bug in this program; the log has the place".into(),
+    }
+}
+
     pub(crate) resources: Option<Vec<Resource>>,
     pub(crate) readiness: Vec<(PoolName, Label, Readiness)>,
     /// A broken label works now.

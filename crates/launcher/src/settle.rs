@@ -162,6 +162,12 @@ pub(crate) async fn retire(ctx: Context, id: NodeId, seen: Seen, why: String) {
             return Ok(false);
         };
         let Ok(retired) = protocol::node::retire(Some(&held.value), seen, ctx.clock.now()) else {
+/// Spawns [`retire`].
+pub(crate) fn spawn_retire(ctx: &Context, id: NodeId, seen: Seen, why: String) {
+    let work = retire(ctx.clone(), id, seen, why);
+    ctx.spawn(id, work, Report::NotEvicted(id));
+}
+
             held.guard.release().await?;
             return Ok(false);
         };

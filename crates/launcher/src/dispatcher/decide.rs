@@ -62,8 +62,7 @@ impl Dispatcher {
         for eviction in pass.evictions {
             let why = format!("request {} needs its room", eviction.wanted_by);
             let seen = Seen::ready(eviction.since);
-            let work = settle::retire(self.ctx.clone(), eviction.node, seen, why);
-            self.ctx.tasks.spawn(work);
+            settle::spawn_retire(&self.ctx, eviction.node, seen, why);
         }
         if let Some(at) = pass.again_at {
             let delay = at
@@ -326,9 +325,28 @@ impl Dispatcher {
             }
             Report::Asked(asked) => self.asked(asked),
             Report::Ended { request, ended } => self.ended(request, ended),
-            Report::CleanedUp(old_locks) => {
-                self.old_locks = old_locks;
-                self.timers.after(self.ctx.timing.cleanup, Timer::Cleanup);
+            Report::CleanedUp(old_locks) => self.old_locks = Some(old_locks),
+        }
+    }
+
+    fn settled(&mut self, node: NodeId, outcome: Settled, news: &mut News) {
+        match outcome {
+            Settled::Done | Settled::Busy => {
+                self.settling.remove(&node);
+                if outcome == Settled::Done {
+                    self.failed_deletions.remove(&node);
+                }
+                self.catch_up(news);
+                self.world.suspect(node);
+            }
+            // It stays in `settling` until then.
+            Settled::Failed => {
+                let failures = self.failed_deletions.entry(node).or_default();
+                let delay = self.ctx.timing.delete_retry;
+                let delay = delay.saturating_mul(1 << (*failures).min(10));
+                *failures += 1;
+                let delay = delay.min(DELETE_PAUSE_MOST);
+                self.timers.after(delay, Timer::Settle(node));
             }
         }
     }

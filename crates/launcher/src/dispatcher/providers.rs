@@ -18,6 +18,7 @@ use super::cloud_polls::CloudPolls;
 use super::{Dispatcher, Timer};
 use crate::background;
 use crate::error::StartError;
+use crate::context::Context;
 use crate::provider::Provider;
 use crate::report::Report;
 use crate::roster;
@@ -208,11 +209,9 @@ impl Dispatcher {
         self.ctx.events.provider_limits(name, limits.collect());
         let ended = CancellationToken::new();
         if provider.driver.roster().is_some() {
-            let work = roster::run(self.ctx.clone(), Arc::clone(&provider), ended.clone());
-            self.ctx.tasks.spawn(work);
+            self.supervise(&provider, &ended, roster::run);
         }
-        let work = background::run(self.ctx.clone(), Arc::clone(&provider), ended.clone());
-        self.ctx.tasks.spawn(work);
+        self.supervise(&provider, &ended, background::run);
         let pools = self.announce_pools(&provider);
         if let Some(old) = old {
             let successors = pools.values().map(|pool| pool.registration.path());
@@ -228,9 +227,21 @@ impl Dispatcher {
         self.providers.insert(name.clone(), running);
         self.images_changed();
         self.apply_drains();
-        self.timers
-            .within(std::time::Duration::ZERO, Timer::CloudCheck);
-        self.note_ready();
+    }
+
+    /// Spawns work that goes on until the provider has `ended`.
+    fn supervise<F>(
+        &self,
+        provider: &Arc<Provider>,
+        ended: &CancellationToken,
+        run: impl Fn(Context, Arc<Provider>, CancellationToken) -> F + Send + 'static,
+    ) where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let name = provider.name.clone();
+        let (ctx, provider, ended) = (self.ctx.clone(), Arc::clone(provider), ended.clone());
+        let work = move || run(ctx.clone(), Arc::clone(&provider), ended.clone());
+        self.ctx.supervise(name, work);
     }
 
     fn announce_pools(&self, provider: &Provider) -> BTreeMap<PoolName, Announced> {

@@ -8,6 +8,7 @@ use super::cloud_polls::CloudPoll;
 use super::{Dispatcher, Timer};
 use crate::declined;
 use crate::handle::{DrainStatus, PoolStatus, Query, Status};
+use crate::old_locks::OldLocks;
 use crate::report::Report;
 use crate::settle;
 use nodeyard_operations::drain::{self, DrainScope};
@@ -79,9 +80,16 @@ impl Dispatcher {
             }
         }
         self.poll_clouds(CloudPoll::CollectGarbage);
+        self.timers.after(self.ctx.timing.cleanup, Timer::Cleanup);
+        if let Some(old_locks) = self.old_locks.take() {
+            self.remove_old_locks(old_locks);
+        }
+    }
+
+    /// Deletes old locks and empty records in the background, until [`Report::CleanedUp`].
+    fn remove_old_locks(&self, mut old_locks: OldLocks) {
         let ctx = self.ctx.clone();
-        let mut old_locks = std::mem::take(&mut self.old_locks);
-        self.ctx.tasks.spawn(async move {
+        let work = async move {
             let work = async {
                 let exists = |id| ctx.requests.get(&id).is_some();
                 let old = (ctx.clock.now(), ctx.timing.lock_age);
@@ -95,7 +103,9 @@ impl Dispatcher {
                 debug!(%error, "failed to delete old locks of requests or empty records");
             }
             ctx.report(Report::CleanedUp(old_locks));
-        });
+        };
+        let panicked = Report::CleanedUp(OldLocks::default());
+        self.ctx.spawn("old locks", work, panicked);
     }
 
     fn expire(&mut self) {
@@ -104,8 +114,7 @@ impl Dispatcher {
         let plan = expiry::plan(&self.world, &self.labels, max_hold_age, now);
         for expired in plan.expired {
             let why = expired.reason.to_string();
-            let work = settle::retire(self.ctx.clone(), expired.node, expired.seen, why);
-            self.ctx.tasks.spawn(work);
+            settle::spawn_retire(&self.ctx, expired.node, expired.seen, why);
         }
         if let Some(at) = plan.again_at {
             self.timers.within(at.since(now), Timer::Expiry);
