@@ -230,7 +230,8 @@ impl Dispatcher {
         let node = self.ctx.nodes.get(&id);
         let provider = node.and_then(|node| {
             let running = self.providers.get(node.value.provider.as_ref()?)?;
-            Some(Arc::clone(&running.provider))
+            let can_delete = !running.provider.is_unreachable;
+            can_delete.then(|| Arc::clone(&running.provider))
         });
         let panicked = Report::Settled {
             node: id,

@@ -20,7 +20,6 @@ impl Dispatcher {
         self.timers.after(timing.pass, Timer::Pass);
         self.timers.after(timing.cleanup, Timer::Cleanup);
         self.timers.after(timing.cloud_check, Timer::CloudCheck);
-        self.note_ready();
     }
 
     pub(super) fn timer(&mut self, timer: Timer) {
@@ -182,8 +181,8 @@ impl Dispatcher {
         let drains = self.drains.items();
         let pools = self.pools().map(|(pool, paused)| PoolStatus {
             drained: self.is_drained(&pool),
+            paused: paused || self.is_unreachable(&pool),
             pool,
-            paused,
         });
         let failed = self.failed_providers.iter();
         Status {
