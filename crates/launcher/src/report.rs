@@ -42,6 +42,11 @@ pub(crate) enum Report {
         request: RequestId,
         outcome: Recovered,
     },
+    /// Which nodes are allocated to a request, as far as nodes are seen now.
+    NodesOf {
+        request: RequestId,
+        answer: oneshot::Sender<Vec<NodeId>>,
+    },
     Started {
         provider: ProviderName,
         attempt: u64,
@@ -67,11 +72,6 @@ pub(crate) enum Report {
     CleanedUp(OldLocks),
 }
 
-/// The result of polling a cloud. What could not be listed is absent.
-#[derive(Debug)]
-pub(crate) struct Inventory {
-    pub(crate) provider: Arc<Provider>,
-    pub(crate) limits: Option<Limits>,
 /// The error of work that panicked.
 pub(crate) fn panicked() -> nodeyard_store::Error {
     nodeyard_store::Error::Backend {
@@ -80,6 +80,11 @@ pub(crate) fn panicked() -> nodeyard_store::Error {
     }
 }
 
+/// The result of polling a cloud. What could not be listed is absent.
+#[derive(Debug)]
+pub(crate) struct Inventory {
+    pub(crate) provider: Arc<Provider>,
+    pub(crate) limits: Option<Limits>,
     pub(crate) resources: Option<Vec<Resource>>,
     pub(crate) readiness: Vec<(PoolName, Label, Readiness)>,
     /// A broken label works now.
@@ -120,13 +125,14 @@ pub(crate) enum Served {
 pub(crate) enum Settled {
     /// Nothing is left to be done.
     Done,
-    /// Somebody has its lock, or its deletion failed.
-    Again,
+    /// Somebody had its lock, or the connection to the store was lost.
+    Busy,
+    Failed,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Recovered {
+    /// It is recovered, or does not need it.
     Done,
-    /// Somebody works on it, or the store was away.
     Again,
 }

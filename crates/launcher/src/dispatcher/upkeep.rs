@@ -42,9 +42,10 @@ impl Dispatcher {
             }
             Timer::Settle(node) => {
                 self.settling.remove(&node);
+                self.world.suspect(node);
             }
             Timer::Recover(request) => {
-                self.recovering.remove(&request);
+                self.recover_again(request);
                 self.feed_request(request);
             }
             Timer::Start(provider) => self.start_again(&provider),
@@ -180,8 +181,8 @@ impl Dispatcher {
         settling.sort_unstable();
         let drains = self.drains.items();
         let pools = self.pools().map(|(pool, paused)| PoolStatus {
-            drained: self.is_drained(&pool),
             paused: paused || self.is_unreachable(&pool),
+            drained: self.is_drained(&pool),
             pool,
         });
         let failed = self.failed_providers.iter();

@@ -21,6 +21,7 @@ mod machines;
 mod malformed;
 mod mended;
 mod metastatic;
+mod orphans;
 mod outage;
 mod panics;
 mod ready_nodes;
