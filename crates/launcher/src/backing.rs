@@ -12,6 +12,9 @@
 //! released. The end of a use is one write, record and lock. So every state is either in use or to be released, and
 //! the record tells which.
 //!
+//! The lock may be of an attempt that was interrupted and is being cleaned up, so the write that begins a use adopts the
+//! contender as well.
+//!
 //! Writes go to the version that was seen. The lock keeps strangers away, but several launchers may serve
 //! the same provider, and to all of them it is the same lock.
 
@@ -29,6 +32,7 @@ use nodeyard_model::{
     RequestState, layout,
 };
 use nodeyard_store::ext::persist_in_session;
+use nodeyard_store::lock::adopt;
 use nodeyard_store::registry::{Attempt, Lifetime, Patience, Stored};
 use nodeyard_store::{self as store, Op, OpOutcome, TreePath, Version};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -153,11 +157,13 @@ impl StoreBacking {
                 }
             }
         };
-        match nodes.get(node).await? {
-            Some(stored) if is_given(&stored.value, request) => {
-                self.begin_use(request, node, stored, slots).await?;
+        match (nodes.get(node).await?, contender) {
+            (Some(stored), Some(contender)) if is_given(&stored.value, request) => {
+                let adopted = adopt(contender, &self.identity);
+                self.begin_use(request, node, stored, slots, adopted)
+                    .await?;
             }
-            _ => {
+            (_, contender) => {
                 if let Some(contender) = contender {
                     store::ext::delete_opt(&**self.ctx.registry.tree(), &contender).await?;
                 }
@@ -174,6 +180,7 @@ impl StoreBacking {
         id: NodeId,
         stored: Stored<Node>,
         slots: &SlotTable,
+        adopted: Op,
     ) -> store::Result<()> {
         let mut node = stored.value;
         node.user_data = user_data(id, slots)?;
@@ -181,6 +188,7 @@ impl StoreBacking {
         let ops = vec![
             set_node(id, &node, stored.stat.version)?,
             delete(layout::request(request))?,
+            adopted,
         ];
         if self.apply(id, node, ops).await? {
             self.ctx.requests.deleted(&request);

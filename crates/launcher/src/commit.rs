@@ -19,10 +19,12 @@ pub(crate) async fn commit(guard: &LockGuard, ops: Vec<Op>) -> Result<Option<Vec
             result => return result.map(Some),
         }
         ext::reconnected(tree).await?;
-        if persist_in_session(tree, || tree.stat(guard.path()))
-            .await?
-            .is_none()
-        {
+        // The server that answers now may not have seen the write yet.
+        let contender = persist_in_session(tree, || async {
+            tree.sync().await?;
+            tree.stat(guard.path()).await
+        });
+        if contender.await?.is_none() {
             return Ok(None);
         }
     }
@@ -48,5 +50,51 @@ pub(crate) fn unlock(guard: &LockGuard) -> Op {
     Op::Delete {
         path: guard.path().clone(),
         version: Version::Any,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use futures_util::FutureExt as _;
+    use nodeyard_store::embedded::Embedded;
+    use nodeyard_store::lock::Locks;
+    use nodeyard_store::testing::{Call, Fate, Staged};
+
+    use super::*;
+
+    /// A server that has not seen the write yet would say that the contender is there, and the write would be repeated
+    /// and fail.
+    #[tokio::test]
+    async fn a_commit_whose_answer_is_lost_is_looked_for_on_an_up_to_date_server() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Embedded::open(directory.path()).unwrap();
+        let calls = Arc::new(Mutex::new(Vec::new()));
+        let staged = Staged::new(store.session(), {
+            let calls = Arc::clone(&calls);
+            move |call| {
+                let (name, fate) = match call {
+                    Call::Write([_, _]) => ("commit", Fate::AnswerLost),
+                    Call::Write(_) => ("lock", Fate::Done),
+                    Call::Read(_) => ("read", Fate::Done),
+                    Call::Sync => ("sync", Fate::Done),
+                };
+                calls.lock().unwrap().push(name);
+                async move { fate }.boxed()
+            }
+        });
+        let locks = Locks::new(staged);
+        let guard = locks.lock(TreePath::new("/lock").unwrap()).acquire().await;
+        let guard = guard.unwrap();
+        let check = Op::Check {
+            path: TreePath::new("/lock").unwrap(),
+            version: Version::Any,
+        };
+        calls.lock().unwrap().clear();
+        let committed = commit(&guard, vec![check, unlock(&guard)]).await;
+        assert_eq!(committed.unwrap(), None);
+        assert_eq!(*calls.lock().unwrap(), ["commit", "sync", "read"]);
+        guard.forget();
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt::Display;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use nodeyard_config::Config;
@@ -12,6 +13,7 @@ use nodeyard_nodescan::Scanner;
 use nodeyard_store::registry::{ImageShape, NodeShape, PoolShape, Registry, RequestShape};
 use nodeyard_store::view::View;
 use tokio::sync::{mpsc, watch};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::error;
@@ -21,6 +23,9 @@ use crate::history::History;
 use crate::launches::Launches;
 use crate::options::Timing;
 use crate::report::Report;
+
+/// Before work that panicked is begun again.
+const PANIC_PAUSE: Duration = Duration::from_secs(1);
 
 /// Cloning is cheap.
 #[derive(Debug, Clone)]
@@ -92,6 +97,25 @@ impl Context {
             if AssertUnwindSafe(work).catch_unwind().await.is_err() {
                 error!(%on, "task panicked, which is a bug in this program; retrying");
                 ctx.report(panicked);
+            }
+        });
+    }
+
+    /// Spawns work that goes on until it returns. If it panics, most likely in a driver, it is begun again.
+    pub(crate) fn supervise<F>(
+        &self,
+        on: impl Display + Send + 'static,
+        mut work: impl FnMut() -> F + Send + 'static,
+    ) where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let ctx = self.clone();
+        self.tasks.spawn(async move {
+            while AssertUnwindSafe(work()).catch_unwind().await.is_err() {
+                error!(%on, retry_in = ?PANIC_PAUSE, "task panicked, which is a bug in this program; restarting");
+                if ctx.unless_stopped(sleep(PANIC_PAUSE)).await.is_none() {
+                    return;
+                }
             }
         });
     }

@@ -31,7 +31,7 @@ use nodeyard_store::view::{Changes, View};
 use nodeyard_store::{Session, SessionId};
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::warn;
 
 use crate::END_LIMIT;
@@ -68,10 +68,13 @@ pub(crate) struct Dispatcher {
     /// The pools whose clouds were asked anew for what a request needs.
     clouds_asked_for: HashMap<RequestId, BTreeSet<PoolKey>>,
     settling: HashSet<NodeId>,
-    /// Requests that are being recovered, or not to be tried again yet.
-    recovering: HashSet<RequestId>,
+    /// How often the deletion of a node has failed.
+    failed_deletions: HashMap<NodeId, u32>,
+    /// Requests that are being recovered, until the guard is dropped. None waits for [`Timer::Recover`].
+    recovering: HashMap<RequestId, Option<DropGuard>>,
     ready_nodes: ReadyNodes,
-    old_locks: OldLocks,
+    /// None while they are being deleted.
+    old_locks: Option<OldLocks>,
     sightings: Sightings,
     drains: View<DrainShape>,
     image_work: View<ImageWorkShape>,
@@ -153,9 +156,10 @@ impl Dispatcher {
             setbacks: HashMap::new(),
             clouds_asked_for: HashMap::new(),
             settling: HashSet::new(),
-            recovering: HashSet::new(),
+            failed_deletions: HashMap::new(),
+            recovering: HashMap::new(),
             ready_nodes: ReadyNodes::default(),
-            old_locks: OldLocks::default(),
+            old_locks: Some(OldLocks::default()),
             sightings: Sightings::default(),
             drains: followed.drains,
             image_work: followed.image_work,
@@ -283,7 +287,7 @@ impl Dispatcher {
         if session.id().is_some() && session.id() != self.session {
             self.session = session.id();
             // Everybody's locks of the old session are gone, ours included.
-            self.recover_again();
+            self.recover_all_again();
         }
         Ok(())
     }

@@ -47,7 +47,7 @@ pub struct Status {
 #[derive(Debug, Clone, PartialEq)]
 pub struct PoolStatus {
     pub pool: PoolKey,
-    /// Some request waits for room.
+    /// Some request waits for room, or the provider did not start.
     pub paused: bool,
     pub drained: bool,
 }

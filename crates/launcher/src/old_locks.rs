@@ -8,12 +8,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::{join_all, try_join_all};
 use nodeyard_model::{RequestId, Timestamp};
 use nodeyard_store::registry::{Registry, Requests};
 use nodeyard_store::{Error, Result};
 
-/// So many are asked about at a time.
+/// So many are asked about, or deleted, at a time.
 const AT_ONCE: usize = 256;
 
 #[derive(Debug, Default)]
@@ -36,20 +36,10 @@ impl OldLocks {
         let is_old = |made: Timestamp| now.since(made) > age;
         let old = self.made.iter().filter(|(_, made)| is_old(**made));
         let old: Vec<RequestId> = old.map(|(id, _)| *id).collect();
-        for id in old.into_iter().filter(|id| !exists(*id)) {
-            match requests.get(id).await {
-                Ok(None) => {}
-                // Whoever can read it may want the lock.
-                Ok(Some(_)) | Err(Error::Malformed { .. }) => continue,
-                Err(error) => return Err(error),
-            }
-            // Somebody may have removed it, and somebody else may have made it again.
-            let Some(stat) = requests.lock_dir(id).await? else {
-                continue;
-            };
-            if is_old(Timestamp::from_millis(stat.mtime)) {
-                requests.delete_lock_dir(id).await?;
-            }
+        let old: Vec<RequestId> = old.into_iter().filter(|id| !exists(*id)).collect();
+        for ids in old.chunks(AT_ONCE) {
+            let removals = ids.iter().map(|id| remove_one(requests, *id, is_old));
+            try_join_all(removals).await?;
         }
         Ok(())
     }
@@ -80,6 +70,26 @@ impl OldLocks {
     }
 }
 
+async fn remove_one(
+    requests: Requests<'_>,
+    id: RequestId,
+    is_old: impl Fn(Timestamp) -> bool,
+) -> Result<()> {
+    match requests.get(id).await {
+        Ok(None) => {}
+        // Whoever can read it may want the lock.
+        Ok(Some(_)) | Err(Error::Malformed { .. }) => return Ok(()),
+        Err(error) => return Err(error),
+    }
+    // Somebody may have removed it, and somebody else may have made it again.
+    match requests.lock_dir(id).await? {
+        Some(stat) if is_old(Timestamp::from_millis(stat.mtime)) => {
+            requests.delete_lock_dir(id).await
+        }
+        _ => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -91,6 +101,7 @@ mod tests {
     use nodeyard_store::embedded::Embedded;
     use nodeyard_store::registry::{Lifetime, Patience};
     use nodeyard_store::testing::{Call, Fate, Staged};
+    use tokio::sync::Barrier;
 
     use super::*;
 
@@ -148,5 +159,37 @@ mod tests {
         round(later).await;
         let (left, _) = others.requests().lock_dirs().await.unwrap();
         assert_eq!(left, [stays]);
+    }
+
+    #[tokio::test]
+    async fn old_locks_are_deleted_at_the_same_time() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Embedded::open(directory.path()).unwrap();
+        let now = nodeyard_model::now();
+        let others = Registry::new(store.session());
+        for _ in 0..20 {
+            let id = locked_request(&others, now).await;
+            others.requests().delete(id).await.unwrap();
+        }
+        // None goes before all are to go.
+        let together = Arc::new(Barrier::new(20));
+        let staged = Staged::new(store.session(), move |call| {
+            let deletes = matches!(call, Call::Write(_));
+            let together = Arc::clone(&together);
+            async move {
+                if deletes {
+                    together.wait().await;
+                }
+                Fate::Done
+            }
+            .boxed()
+        });
+        let later = now + AGE + Duration::from_secs(60);
+        let removed = OldLocks::default()
+            .remove(&Registry::new(staged), |_| false, (later, AGE))
+            .await;
+        removed.unwrap();
+        let (left, _) = others.requests().lock_dirs().await.unwrap();
+        assert_eq!(left, []);
     }
 }

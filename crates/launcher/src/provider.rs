@@ -57,6 +57,8 @@ pub(crate) struct Provider {
     limits: Limits,
     /// The cluster within which its nodes reach each other.
     pub(crate) cluster: Option<Box<str>>,
+    /// It did not start, and stands in for one that will.
+    pub(crate) is_unreachable: bool,
 }
 
 #[derive(Debug)]
@@ -72,7 +74,12 @@ impl Pool {
     /// Whether the label worked when the provider started.
     pub(crate) fn is_sound(&self, label: &Label) -> bool {
         let setup = self.labels.get(label);
-        setup.is_some_and(|setup| !matches!(setup.readiness, Readiness::Broken { .. }))
+        setup.is_some_and(|setup| {
+            matches!(
+                setup.readiness,
+                Readiness::Ready | Readiness::ImageMissing { .. }
+            )
+        })
     }
 
     pub(crate) fn labels(&self) -> impl Iterator<Item = &Label> {
@@ -114,14 +121,9 @@ impl Provider {
                 Some(machines) => machines.zones(pool).await?,
                 None => Vec::new(),
             };
-            let id = format!(
-                "{}-PoolWorker.{name}-{pool}-{}",
-                options.fqdn,
-                Uuid::new_v4().simple()
-            );
             let pool_run = Pool {
+                id: new_pool_id(&key, options),
                 key,
-                id: LauncherId::new(id),
                 labels,
                 zones: zones.iter().map(|zone| Zone::from(&**zone)).collect(),
             };
@@ -138,6 +140,51 @@ impl Provider {
             managed_images,
             limits,
             cluster,
+            is_unreachable: false,
+        })
+    }
+
+    /// Creates the substitute of a provider that did not start. It has the pools and labels of the configuration, so that
+    /// requests for them wait; it knows no machines.
+    pub(crate) fn unreachable(
+        config: config::Provider,
+        ctx: &Context,
+        options: &Options,
+        reason: &str,
+    ) -> Result<Self, StartError> {
+        let name = ProviderName::new(config.name())?;
+        let settings = Settings::of(&config)?;
+        let label = LabelSetup {
+            readiness: Readiness::Unreachable {
+                reason: reason.into(),
+            },
+            ..LabelSetup::launched(Resources::default())
+        };
+        let pools = settings.pools.iter().map(|(pool, of)| {
+            let key = PoolKey::new(name.clone(), pool.clone());
+            let labels = of.labels.keys().map(|name| (name.clone(), label.clone()));
+            let pool_run = Pool {
+                id: new_pool_id(&key, options),
+                key,
+                labels: labels.collect(),
+                zones: Vec::new(),
+            };
+            (pool.clone(), pool_run)
+        });
+        Ok(Self {
+            pools: pools.collect(),
+            owner: Owner {
+                system: ctx.system.clone(),
+                provider: name.clone(),
+            },
+            name,
+            config,
+            driver: Arc::new(NoDriver),
+            settings,
+            managed_images: BTreeMap::new(),
+            limits: Limits::unlimited(),
+            cluster: None,
+            is_unreachable: true,
         })
     }
 
@@ -226,6 +273,22 @@ fn managed_images(
         }
     }
     images
+}
+
+/// The driver of a provider that did not start.
+#[derive(Debug)]
+struct NoDriver;
+
+impl Driver for NoDriver {}
+
+fn new_pool_id(key: &PoolKey, options: &Options) -> LauncherId {
+    let PoolKey { provider, pool } = key;
+    let random = Uuid::new_v4();
+    LauncherId::new(format!(
+        "{}-PoolWorker.{provider}-{pool}-{}",
+        options.fqdn,
+        random.simple()
+    ))
 }
 
 async fn setup(

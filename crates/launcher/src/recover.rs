@@ -1,46 +1,87 @@
 //! A pending request whose launcher is gone: its nodes are taken back, then it waits again.
+//!
+//! Whether its launcher is gone shows in the lock of the request, so the work waits until that is released. It ends early
+//! when the request is seen not to be pending any more.
 
 use std::sync::Arc;
 
-use nodeyard_model::{NodeId, RequestId};
+use nodeyard_model::{NodeId, RequestId, RequestState};
 use nodeyard_plan::protocol;
+use nodeyard_store::lock::Lock;
 use nodeyard_store::registry::{Attempt, Patience};
-use nodeyard_store::{OpOutcome, Result};
+use nodeyard_store::{Error, OpOutcome, Result, ext};
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
 use crate::commit::{commit, set_node, set_request, unlock};
 use crate::context::Context;
 use crate::report::{Recovered, Report};
 
-pub(crate) async fn run(ctx: Context, request: RequestId) {
-    let outcome = tokio::select! {
-        outcome = recover(&ctx, request) => outcome,
+/// The result of one attempt.
+enum Progress {
+    Done,
+    /// Another contender holds this lock.
+    Blocked(Lock),
+}
+
+/// Works until the request is recovered, or `cancelled`.
+pub(crate) async fn run(ctx: Context, request: RequestId, cancelled: CancellationToken) {
+    let recovered = tokio::select! {
+        recovered = recover(&ctx, request) => recovered,
+        () = cancelled.cancelled() => return,
         () = ctx.stop.cancelled() => return,
     };
-    let outcome = outcome.unwrap_or_else(|error| {
-        debug!(%request, %error, "failed to recover abandoned request; retrying later");
-        Recovered::Again
-    });
+    let outcome = match recovered {
+        Ok(()) => Recovered::Done,
+        Err(error) => {
+            debug!(%request, %error, "failed to recover abandoned request; retrying later");
+            Recovered::Again
+        }
+    };
     ctx.report(Report::Recovered { request, outcome });
 }
 
-async fn recover(ctx: &Context, id: RequestId) -> Result<Recovered> {
-    let held = match ctx.registry.requests().lock(id, Patience::None).await? {
+async fn recover(ctx: &Context, id: RequestId) -> Result<()> {
+    let tree = &**ctx.registry.tree();
+    while let Progress::Blocked(lock) = ext::persist(tree, || attempt(ctx, id)).await? {
+        debug!(request = %id, lock = %lock.dir(), "waiting for lock to recover request");
+        ext::persist(tree, || lock.released()).await?;
+        if !ext::persist(tree, || is_pending(ctx, id)).await? {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Whoever had the lock may have finished the request.
+async fn is_pending(ctx: &Context, id: RequestId) -> Result<bool> {
+    match ctx.registry.requests().get(id).await? {
+        Some(stored) if stored.value.state == RequestState::Pending => return Ok(true),
+        Some(stored) => ctx.requests.wrote(id, Arc::new(stored.value), stored.stat),
+        None => ctx.requests.deleted(&id),
+    }
+    Ok(false)
+}
+
+async fn attempt(ctx: &Context, id: RequestId) -> Result<Progress> {
+    let requests = ctx.registry.requests();
+    let held = match requests.lock(id, Patience::None).await? {
         Attempt::Held(held) => *held,
-        Attempt::Busy => return Ok(Recovered::Again),
-        Attempt::Gone => return Ok(Recovered::Done),
+        Attempt::Busy => return Ok(Progress::Blocked(requests.lock_of(id)?)),
+        Attempt::Gone => return Ok(Progress::Done),
     };
     let Ok(waiting) = protocol::request::put_back(Some(&held.value), ctx.clock.now()) else {
         held.guard.release().await?;
-        return Ok(Recovered::Done);
+        return Ok(Progress::Done);
     };
     // Whoever had the lock wrote its last records before it lost it; they may not have come to us yet.
     ctx.nodes.synced().await?;
-    let nodes = allocated_to(ctx, id);
+    let nodes = allocated_to(ctx, id).await?;
     for node in &nodes {
         if !take_back(ctx, id, *node).await? {
             held.guard.release().await?;
-            return Ok(Recovered::Again);
+            return Ok(Progress::Blocked(ctx.registry.nodes().lock_of(*node)?));
         }
     }
     // Whoever plans the request next should see the nodes that are free again.
@@ -51,23 +92,20 @@ async fn recover(ctx: &Context, id: RequestId) -> Result<Recovered> {
     ];
     let outcomes = commit(&held.guard, ops).await?;
     held.guard.forget();
+    info!(request = %id, nodes = nodes.len(), "requeued request abandoned by its launcher");
     // In the view at once: as long as it looks pending, it looks left behind.
     match outcomes.as_deref() {
         Some([OpOutcome::Set(stat), ..]) => ctx.requests.wrote(id, Arc::new(waiting), *stat),
         _ => ctx.requests.synced().await?,
     }
-    info!(request = %id, nodes = nodes.len(), "requeued request abandoned by its launcher");
-    Ok(Recovered::Done)
+    Ok(Progress::Done)
 }
 
-fn allocated_to(ctx: &Context, request: RequestId) -> Vec<NodeId> {
-    let mut nodes = Vec::new();
-    ctx.nodes.for_each(|node| {
-        if node.value.request() == Some(request) {
-            nodes.push(node.id);
-        }
-    });
-    nodes
+/// Asks the dispatcher, which has an index, and looks at all changes so far before it answers.
+async fn allocated_to(ctx: &Context, request: RequestId) -> Result<Vec<NodeId>> {
+    let (answer, nodes) = oneshot::channel();
+    ctx.report(Report::NodesOf { request, answer });
+    nodes.await.map_err(|_| Error::Closed)
 }
 
 /// False if somebody has the node's lock.

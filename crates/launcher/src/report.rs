@@ -44,6 +44,11 @@ pub(crate) enum Report {
         request: RequestId,
         outcome: Recovered,
     },
+    /// Which nodes are allocated to a request, as far as nodes are seen now.
+    NodesOf {
+        request: RequestId,
+        answer: oneshot::Sender<Vec<NodeId>>,
+    },
     Started {
         provider: ProviderName,
         attempt: u64,
@@ -65,8 +70,16 @@ pub(crate) enum Report {
         request: RequestId,
         ended: nodeyard_store::Result<()>,
     },
-    /// A round of clean-up has ended; what it has seen saves the next one a look.
+    /// Old locks were deleted; what was seen of the others saves the next round a look.
     CleanedUp(OldLocks),
+}
+
+/// The error of work that panicked.
+pub(crate) fn panicked() -> nodeyard_store::Error {
+    nodeyard_store::Error::Backend {
+        context: "the task panicked".to_owned(),
+        source: "this is a bug in this program; the log has the place".into(),
+    }
 }
 
 /// The result of polling a cloud. What could not be listed is absent.
@@ -114,13 +127,14 @@ pub(crate) enum Served {
 pub(crate) enum Settled {
     /// Nothing is left to be done.
     Done,
-    /// Somebody has its lock, or its deletion failed.
-    Again,
+    /// Somebody had its lock, or the connection to the store was lost.
+    Busy,
+    Failed,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Recovered {
+    /// It is recovered, or does not need it.
     Done,
-    /// Somebody works on it, or the store was away.
     Again,
 }

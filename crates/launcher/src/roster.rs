@@ -322,8 +322,7 @@ impl<'a> Keeper<'a> {
                 continue;
             };
             let why = "the configuration has no place for it".to_owned();
-            let work = settle::retire(self.ctx.clone(), id, seen, why);
-            self.ctx.tasks.spawn(work);
+            settle::spawn_retire(self.ctx, id, seen, why);
         }
     }
 

@@ -11,7 +11,7 @@ use nodeyard_plan::protocol::{
     self,
     node::{Clean, Seen},
 };
-use nodeyard_store::ext::persist_in_session;
+use nodeyard_store::ext::{self, persist_in_session};
 use nodeyard_store::registry::{Attempt, Held, Patience};
 use nodeyard_store::{Error, Op, Result, TreePath, Version};
 use tracing::{debug, info, warn};
@@ -23,30 +23,38 @@ use crate::provider::Provider;
 use crate::report::{Report, Settled};
 
 pub(crate) async fn run(ctx: Context, provider: Option<Arc<Provider>>, node: NodeId) {
-    let work = settle(&ctx, provider.as_deref(), node);
-    let outcome = tokio::select! {
-        outcome = work => outcome,
-        () = ctx.stop.cancelled() => return,
+    let work = async {
+        let outcome = settle(&ctx, provider.as_deref(), node).await;
+        let outcome = match outcome {
+            Ok(Settled::Busy) => ctx.nodes.synced().await.map(|()| Settled::Busy),
+            Err(error) if error.is_connection() => {
+                debug!(%node, "lost connection to the store while settling node");
+                let connected = ext::reconnected(&**ctx.registry.tree()).await;
+                connected.map(|_| Settled::Busy)
+            }
+            outcome => outcome,
+        };
+        outcome.unwrap_or_else(|error| {
+            if let Error::Malformed { path, .. } = &error {
+                // The views have logged it already.
+                debug!(%node, %path, "failed to settle node: malformed record");
+            } else {
+                let error = &error as &dyn std::error::Error;
+                warn!(%node, error, "failed to settle node; retrying later");
+            }
+            Settled::Failed
+        })
     };
-    let outcome = outcome.unwrap_or_else(|error| {
-        if error.is_connection() {
-            debug!(%node, "lost connection to the store while settling node");
-        } else if let Error::Malformed { path, .. } = &error {
-            // The views have logged it already.
-            debug!(%node, %path, "failed to settle node: malformed record");
-        } else {
-            let error = &error as &dyn std::error::Error;
-            warn!(%node, error, "failed to settle node; retrying later");
-        }
-        Settled::Again
-    });
-    ctx.report(Report::Settled { node, outcome });
+    if let Some(outcome) = ctx.unless_stopped(work).await {
+        ctx.report(Report::Settled { node, outcome });
+    }
 }
 
 async fn settle(ctx: &Context, provider: Option<&Provider>, id: NodeId) -> Result<Settled> {
     let held = match ctx.registry.nodes().lock(id, Patience::None).await? {
         Attempt::Held(held) => *held,
-        Attempt::Busy => return Ok(Settled::Again),
+        // It is tried again when it is seen to be unlocked.
+        Attempt::Busy => return Ok(Settled::Busy),
         Attempt::Gone => {
             ctx.nodes.deleted(&id);
             return Ok(Settled::Done);
@@ -64,7 +72,7 @@ async fn settle(ctx: &Context, provider: Option<&Provider>, id: NodeId) -> Resul
         Clean::RemoveRecord => remove_record(ctx, id, held).await,
         Clean::Delete(deleting) => match provider {
             Some(provider) => delete(ctx, provider, id, held, *deleting).await,
-            None => held.guard.release().await.map(|()| Settled::Again),
+            None => held.guard.release().await.map(|()| Settled::Failed),
         },
     }
 }
@@ -120,7 +128,7 @@ async fn delete(
                 "failed to delete node; retrying later"
             );
             held.guard.release().await?;
-            return Ok(Settled::Again);
+            return Ok(Settled::Failed);
         }
     }
     let settled = remove_record(ctx, id, held).await?;
@@ -152,6 +160,12 @@ async fn remove_record(ctx: &Context, id: NodeId, held: Held<Node>) -> Result<Se
     }
     ctx.nodes.deleted(&id);
     Ok(Settled::Done)
+}
+
+/// Spawns [`retire`].
+pub(crate) fn spawn_retire(ctx: &Context, id: NodeId, seen: Seen, why: String) {
+    let work = retire(ctx.clone(), id, seen, why);
+    ctx.spawn(id, work, Report::NotEvicted(id));
 }
 
 /// Marks an idle or held node for deletion if it is still as it was seen: it takes room that a request needs, or is too

@@ -209,7 +209,7 @@ impl Simulation {
 
     /// As a launcher does after every event.
     fn decide(&mut self) {
-        let left = orphans::find(&self.world);
+        let left = orphans::take(&mut self.world);
         assert!(left.nodes.is_empty(), "everything is in somebody's hands");
         self.world.take_abandoned();
         for key in self.world.take_stale() {

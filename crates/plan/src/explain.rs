@@ -181,6 +181,7 @@ impl Defer {
             Self::Shortage(shortage) => shortage.remedy(),
             Self::Launching { .. } => "a launch has to finish".to_owned(),
             Self::Refused { .. } => "the cloud has to accept launches again".to_owned(),
+            Self::Unreachable { .. } => "the provider has to start".to_owned(),
             Self::Image(awaited) if awaited.stage.is_upload() => {
                 let (image, provider) = (&awaited.image, &awaited.provider);
                 format!("image {image} has to be uploaded to {provider}")

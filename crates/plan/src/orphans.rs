@@ -4,6 +4,8 @@
 //! Everything named here is only suspected from afar. Take the lock without waiting, read the record again and let
 //! [`protocol`](crate::protocol) decide; whoever still works on it holds the lock.
 
+use std::collections::BTreeSet;
+
 use nodeyard_model::{Allocation, NodeId, NodeState};
 
 use crate::world::World;
@@ -18,30 +20,41 @@ pub struct Orphans {
     pub empty: Vec<NodeId>,
 }
 
-/// Nodes of our providers. Costs what there is to clean up.
+/// Returns all nodes of our providers that were left behind. Costs what there is to clean up.
 pub fn find(world: &World) -> Orphans {
-    let nodes = world
-        .fleet
-        .loose()
-        .filter(|(_, node)| {
-            let provider = node.provider.as_ref();
-            provider.is_none_or(|name| world.providers.contains_key(name))
-        })
-        .map(|(id, node)| (id, node.state))
-        .collect();
-    let stranded = world
-        .stranded
-        .iter()
-        .filter_map(|id| Some((*id, world.fleet.node(*id)?)))
-        .filter(|(_, node)| {
-            let provider = node.provider.as_ref();
-            !node.locked && provider.is_some_and(|name| world.providers.contains_key(name))
-        })
-        .filter_map(|(id, node)| Some((id, node.allocated_to.clone()?)))
-        .collect();
-    Orphans {
-        nodes,
-        stranded,
-        empty: world.fleet.empty().collect(),
+    let loose = world.fleet.loose().map(|(id, _)| id);
+    let stranded = world.stranded.iter().copied();
+    let suspects = loose.chain(stranded).chain(world.fleet.empty());
+    judge(world, &suspects.collect())
+}
+
+/// As [`find`], for the nodes that have changed since the last call, and those of [`World::suspect`]. Costs what has
+/// changed.
+pub fn take(world: &mut World) -> Orphans {
+    let suspects = world.take_suspects();
+    judge(world, &suspects)
+}
+
+fn judge(world: &World, suspects: &BTreeSet<NodeId>) -> Orphans {
+    let mut orphans = Orphans::default();
+    for id in suspects.iter().copied() {
+        if world.fleet.is_empty(id) {
+            orphans.empty.push(id);
+        }
+        let Some(node) = world.fleet.node(id) else {
+            continue;
+        };
+        let is_ours = |name| world.providers.contains_key(name);
+        if world.fleet.is_loose(id) && node.provider.as_ref().is_none_or(is_ours) {
+            orphans.nodes.push((id, node.state));
+        }
+        if world.stranded.contains(&id)
+            && !node.locked
+            && node.provider.as_ref().is_some_and(is_ours)
+            && let Some(to) = node.allocated_to.clone()
+        {
+            orphans.stranded.push((id, to));
+        }
     }
+    orphans
 }

@@ -76,6 +76,16 @@ pub struct PoolSetup {
     pub zones: Vec<Zone>,
 }
 
+impl PoolSetup {
+    /// Returns why the provider did not start. None if it did.
+    pub(crate) fn unreachable(&self) -> Option<&str> {
+        match &self.labels.values().next()?.readiness {
+            Readiness::Unreachable { reason } => Some(reason),
+            _ => None,
+        }
+    }
+}
+
 /// What is to accept nothing new. Each with the name of what is drained, such as `provider cloud`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Drains {
@@ -143,6 +153,10 @@ pub enum Readiness {
     },
     /// The configuration of the label cannot work, such as a flavor that does not exist.
     Broken {
+        reason: Box<str>,
+    },
+    /// The provider did not start, so nothing is known about the label. All labels of such a pool say so.
+    Unreachable {
         reason: Box<str>,
     },
 }

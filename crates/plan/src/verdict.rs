@@ -95,6 +95,10 @@ pub enum Defer {
     },
     /// The request waits for an image that is being made.
     Image(Box<AwaitedImage>),
+    /// The provider did not start.
+    Unreachable {
+        reason: Box<str>,
+    },
 }
 
 /// An image that a request waits for.
@@ -211,6 +215,10 @@ pub enum Decline {
     /// The same while the pool is drained.
     DrainedForMinReady {
         scope: Box<str>,
+    },
+    /// The same while the provider did not start.
+    UnreachableForMinReady {
+        reason: Box<str>,
     },
 }
 
@@ -338,6 +346,7 @@ impl fmt::Display for Defer {
                 }
             }
             Self::Image(image) => image.fmt(f),
+            Self::Unreachable { reason } => write!(f, "its provider did not start: {reason}"),
         }
     }
 }
@@ -461,6 +470,10 @@ impl fmt::Display for Decline {
             Self::DrainedForMinReady { scope } => {
                 write!(f, "no node that nobody waits for while {scope} is drained")
             }
+            Self::UnreachableForMinReady { reason } => write!(
+                f,
+                "no node that nobody waits for while its provider does not start: {reason}"
+            ),
         }
     }
 }

@@ -43,6 +43,8 @@ pub struct World {
     pub(crate) labels_that_wait: BTreeSet<Label>,
     /// Nodes on their way to a request, or ready for it, whose request is gone.
     pub(crate) stranded: BTreeSet<NodeId>,
+    /// Nodes that may have been left behind, and have changed since they were last told.
+    suspects: BTreeSet<NodeId>,
     stale: BTreeSet<PoolKey>,
     pub(crate) ready: ReadyWatch,
 }
@@ -83,6 +85,7 @@ impl World {
     pub fn put_node(&mut self, id: NodeId, node: &Node) {
         let freed = self.fleet.put(id, node);
         self.judge_stranded(id);
+        self.suspect(id);
         self.wake_freed(&freed);
     }
 
@@ -90,6 +93,7 @@ impl World {
     /// locks that one does not hold. Of a node that is not known it says nothing.
     pub fn set_node_locked(&mut self, id: NodeId, locked: bool) {
         let freed = self.fleet.set_locked(id, locked);
+        self.suspect(id);
         self.wake_freed(&freed);
     }
 
@@ -97,6 +101,7 @@ impl World {
     pub fn put_empty_node(&mut self, id: NodeId) {
         let freed = self.fleet.put_empty(id);
         self.stranded.remove(&id);
+        self.suspect(id);
         self.wake_freed(&freed);
     }
 
@@ -174,7 +179,9 @@ impl World {
         account.limits = setup.limits.clone();
         account.foreign = setup.foreign.clone();
         account.leaked = setup.leaked.clone();
-        self.providers.insert(name.clone(), setup);
+        if self.providers.insert(name.clone(), setup).is_none() {
+            self.suspect_nodes_of(name);
+        }
         for key in self.own.keys().filter(|key| key.provider == *name) {
             self.queue.unvet(key, |_| true);
         }
@@ -386,6 +393,30 @@ impl World {
         self.fleet.tenant_excess_at(node)
     }
 
+    /// The nodes that are allocated to a request.
+    pub fn nodes_of(&self, request: RequestId) -> impl Iterator<Item = NodeId> {
+        self.fleet.allocated_to(request)
+    }
+
+    /// A node is to be told once more by [`orphans::take`](crate::orphans::take) if it has been left behind.
+    pub fn suspect(&mut self, id: NodeId) {
+        if self.fleet.is_loose(id) || self.fleet.is_empty(id) || self.stranded.contains(&id) {
+            self.suspects.insert(id);
+        }
+    }
+
+    fn suspect_nodes_of(&mut self, provider: &ProviderName) {
+        let stranded = self.stranded.iter();
+        let stranded = stranded.filter_map(|id| Some((*id, self.fleet.node(*id)?)));
+        let nodes = self.fleet.loose().chain(stranded);
+        let nodes = nodes.filter(|(_, node)| node.provider.as_ref() == Some(provider));
+        self.suspects.extend(nodes.map(|(id, _)| id));
+    }
+
+    pub(crate) fn take_suspects(&mut self) -> BTreeSet<NodeId> {
+        std::mem::take(&mut self.suspects)
+    }
+
     /// Our pools for which a pass may decide something new, since the last call.
     pub fn take_stale(&mut self) -> BTreeSet<PoolKey> {
         std::mem::take(&mut self.stale)
@@ -488,7 +519,9 @@ impl World {
                 })
         });
         if stranded {
-            self.stranded.insert(id);
+            if self.stranded.insert(id) {
+                self.suspects.insert(id);
+            }
         } else {
             self.stranded.remove(&id);
         }

@@ -17,6 +17,9 @@
 //! dropped `acquire` or guard passes its contender to the clean-up task of [`Locks`], which deletes it in the
 //! background; [`Locks::settled`] waits for it. If the process ends first, its session deletes the contender; only
 //! persistent ones must be released explicitly.
+//!
+//! A persistent contender may be found by a later attempt, of this process or another one, while the clean-up of the
+//! attempt that created it is under way. [`adopt`] keeps the clean-up from deleting it.
 
 mod cleanup;
 mod contender;
@@ -33,7 +36,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::error::{Error, Result};
 use crate::ext;
 use crate::path::TreePath;
-use crate::tree::{Session, SessionId, Tree};
+use crate::tree::{Op, Session, SessionId, Tree, Version};
 use cleanup::{CleanupHandle, ContenderCleanup};
 use contender::{Contender, QueuePosition};
 
@@ -87,6 +90,16 @@ pub struct LockContender {
     pub identifier: String,
     /// `None` for a persistent contender.
     pub session: Option<SessionId>,
+}
+
+/// Returns the operation that takes over a persistent contender with this identifier. It fails if the contender does not
+/// exist; afterwards, neither the clean-up nor the guard of the attempt that created the contender deletes it.
+pub fn adopt(contender: TreePath, identifier: &str) -> Op {
+    Op::Set {
+        path: contender,
+        data: Bytes::copy_from_slice(identifier.as_bytes()),
+        version: Version::Any,
+    }
 }
 
 impl Locks {
@@ -189,6 +202,20 @@ impl Lock {
                 Err(Error::LockTimeout(limit))
             }
         }
+    }
+
+    /// Waits until the contender that holds the lock now has left, or the connection changes. Returns at once if the lock
+    /// is free. Does not enqueue a contender.
+    pub async fn released(&self) -> Result<()> {
+        let names = ext::child_names(&*self.tree, &self.dir).await?;
+        let Some(holder) = name::first(&names) else {
+            return Ok(());
+        };
+        let (stat, change) = self.tree.watch_once(&self.dir.join(holder)?).await?;
+        if stat.is_some() {
+            change.fired().await;
+        }
+        Ok(())
     }
 
     /// Returns the holder of the lock, then the waiting contenders in order.

@@ -19,6 +19,7 @@
 mod instance;
 mod options;
 mod plan;
+mod survey;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -38,6 +39,7 @@ use tracing::{info, warn};
 
 use options::{LabelOptions, Labels};
 use plan::{LaunchAction, Maintenance, PartialRequests, Planner};
+use survey::SurveyCache;
 
 /// After this time the records are examined even without a change.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(60);
@@ -61,6 +63,7 @@ pub struct MetastaticDriver {
     /// The request that each launch waits for.
     awaited: Mutex<BTreeMap<NodeId, RequestId>>,
     partial: Mutex<PartialRequests>,
+    surveys: SurveyCache,
 }
 
 impl MetastaticDriver {
@@ -80,6 +83,7 @@ impl MetastaticDriver {
             deciding: tokio::sync::Mutex::default(),
             awaited: Mutex::default(),
             partial: Mutex::default(),
+            surveys: SurveyCache::default(),
         }
     }
 
@@ -122,7 +126,9 @@ impl MetastaticDriver {
                 let snapshot = snapshots.borrow_and_update();
                 self.record_size(order, &snapshot);
                 let partial = self.partial();
-                let mut planner = Planner::new(&snapshot, &self.labels, &partial, self.clock.now());
+                let survey = self.surveys.of(&snapshot);
+                let now = self.clock.now();
+                let mut planner = Planner::new(&snapshot, &survey, &self.labels, &partial, now);
                 planner.launch(order.node, label, options, order.request.id, wait.request)
             };
             match action {
@@ -231,7 +237,9 @@ impl MetastaticDriver {
                 let mut nodes = snapshot.slot_nodes.values();
                 entry.unseen() > 0 && nodes.any(|node| node.request == Some(*request))
             });
-            let planner = Planner::new(&snapshot, &self.labels, &partial, self.clock.now());
+            let survey = self.surveys.of(&snapshot);
+            let now = self.clock.now();
+            let planner = Planner::new(&snapshot, &survey, &self.labels, &partial, now);
             planner.maintenance(is_awaited)
         };
         for action in actions {

@@ -11,6 +11,7 @@
 //! may overtake a larger one for a minute; then slots are reserved for the larger one, if the existing backing nodes have
 //! as many at all.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ use nodeyard_driver::backing::{BackingNode, BackingSnapshot, Placement, SlotTabl
 use nodeyard_model::{Label, NodeId, NodeState, RequestId, RequestState, Timestamp};
 
 use crate::options::{LabelOptions, Labels};
+use crate::survey::{RequestGroup, Survey};
 
 /// How long smaller requests may overtake a request.
 const OVERTAKING_LIMIT: Duration = Duration::from_secs(60);
@@ -38,14 +40,6 @@ impl PartialRequest {
     pub(crate) fn unseen(&self) -> usize {
         self.size.saturating_sub(self.seen.len())
     }
-}
-
-/// The nodes of a request that have or need slots of one label.
-#[derive(Debug, Clone, Copy, Default)]
-struct RequestGroup {
-    placed: usize,
-    waiting: usize,
-    created: Option<Timestamp>,
 }
 
 /// The next action of a launch.
@@ -89,64 +83,26 @@ pub(crate) enum Maintenance {
 /// Decides by a snapshot at one moment.
 pub(crate) struct Planner<'a> {
     snapshot: &'a BackingSnapshot,
+    survey: Cow<'a, Survey>,
     labels: &'a Labels,
     now: Timestamp,
-    /// The occupied slots of each backing node.
-    occupied: BTreeMap<NodeId, BTreeSet<u32>>,
-    /// Nodes without a slot, by label.
-    waiting: BTreeMap<&'a Label, BTreeSet<NodeId>>,
-    groups: BTreeMap<(&'a Label, RequestId), RequestGroup>,
     partial: &'a PartialRequests,
 }
 
 impl<'a> Planner<'a> {
+    /// `survey` is that of the snapshot.
     pub(crate) fn new(
         snapshot: &'a BackingSnapshot,
+        survey: &'a Survey,
         labels: &'a Labels,
         partial: &'a PartialRequests,
         now: Timestamp,
     ) -> Self {
-        let mut occupied: BTreeMap<NodeId, BTreeSet<u32>> = BTreeMap::new();
-        let mut placed: BTreeSet<NodeId> = BTreeSet::new();
-        for (id, backing) in &snapshot.backing_nodes {
-            let nodes = backing.slots.iter().flat_map(|table| &table.nodes);
-            for (slot, node) in nodes {
-                occupied.entry(*id).or_default().insert(*slot);
-                placed.insert(*node);
-            }
-        }
-        let mut waiting: BTreeMap<&Label, BTreeSet<NodeId>> = BTreeMap::new();
-        let mut groups: BTreeMap<(&Label, RequestId), RequestGroup> = BTreeMap::new();
-        for (id, slot_node) in &snapshot.slot_nodes {
-            if let Some(placement) = slot_node.placement {
-                let slots = occupied.entry(placement.backing_node).or_default();
-                slots.insert(placement.slot);
-            }
-            let is_placed = slot_node.placement.is_some() || placed.contains(id);
-            let Some(label) = slot_node
-                .label
-                .as_ref()
-                .filter(|_| is_placed || slot_node.launching)
-            else {
-                continue;
-            };
-            if !is_placed {
-                waiting.entry(label).or_default().insert(*id);
-            }
-            if let Some(request) = slot_node.request {
-                let group = groups.entry((label, request)).or_default();
-                group.placed += usize::from(is_placed);
-                group.waiting += usize::from(!is_placed);
-                group.created = group.created.or(slot_node.created);
-            }
-        }
         Self {
             snapshot,
+            survey: Cow::Borrowed(survey),
             labels,
             now,
-            occupied,
-            waiting,
-            groups,
             partial,
         }
     }
@@ -160,13 +116,14 @@ impl<'a> Planner<'a> {
         request: Option<RequestId>,
         awaited: Option<RequestId>,
     ) -> LaunchAction {
-        if let Some(placement) = self.snapshot.placement_of(node) {
-            return LaunchAction::Done(placement);
+        if let Some(placement) = self.survey.placements.get(&node) {
+            return LaunchAction::Done(*placement);
         }
         // The snapshot may lack its record.
-        self.waiting.entry(label).or_default().insert(node);
-        if let Some(request) = request.filter(|_| !self.snapshot.slot_nodes.contains_key(&node)) {
-            self.groups.entry((label, request)).or_default().waiting += 1;
+        if !self.survey.is_waiting(label, node) {
+            let is_seen = self.snapshot.slot_nodes.contains_key(&node);
+            let request = request.filter(|_| !is_seen);
+            self.survey.to_mut().add_waiting(label, node, request);
         }
         let required = self.required_slots(label, request);
         if self.free_slots(label).take(required).count() == required
@@ -244,19 +201,19 @@ impl<'a> Planner<'a> {
     /// Returns how many slots must be free before a node of this request may get one.
     fn required_slots(&self, label: &Label, request: Option<RequestId>) -> usize {
         let Some(request) = request else { return 1 };
-        let own = self.groups.get(&(label, request));
+        let own = self.survey.groups.get(&(label.clone(), request));
         let own = own.copied().unwrap_or_default();
         if own.placed > 0 {
             return 1;
         }
         let slots: u64 = self.usable_slots(label);
-        let others = self.groups.iter().filter(|((of, id), group)| {
+        let others = self.survey.groups.iter().filter(|((of, id), group)| {
             let fits = u64::try_from(group.waiting).is_ok_and(|waiting| waiting <= slots);
             let overtaken = group
                 .created
                 .is_some_and(|created| self.now.since(created) > OVERTAKING_LIMIT);
             let first = group.placed > 0 || *id < request && overtaken && fits;
-            *of == label && *id != request && first
+            of == label && *id != request && first
         });
         let before: usize = others
             .map(|((_, id), group)| self.missing_slots(label, *id, *group))
@@ -285,7 +242,7 @@ impl<'a> Planner<'a> {
             .filter(move |(_, backing)| self.accepts_nodes(backing, label))
             .flat_map(|(id, backing)| {
                 let slots = backing.slots.as_ref().map_or(0, |table| table.slots);
-                let occupied = self.occupied.get(id);
+                let occupied = self.survey.occupied.get(id);
                 let is_free =
                     move |slot: &u32| occupied.is_none_or(|occupied| !occupied.contains(slot));
                 (0..slots)
@@ -324,16 +281,19 @@ impl<'a> Planner<'a> {
     }
 
     /// Returns how many more backing nodes each label needs. A backing node has slots of one label.
-    fn needs(&self, backing_label: &Label) -> impl Iterator<Item = (&'a Label, usize)> {
-        self.waiting.iter().filter_map(move |(label, waiting)| {
-            let options = self.labels.get(*label)?;
-            if options.backing_label != *backing_label {
-                return None;
-            }
-            let free = self.free_slots(label).take(waiting.len()).count();
-            let missing = waiting.len() - free;
-            Some((*label, nodes_for(missing, options.slots)))
-        })
+    fn needs(&self, backing_label: &Label) -> impl Iterator<Item = (&Label, usize)> {
+        self.survey
+            .waiting
+            .iter()
+            .filter_map(move |(label, waiting)| {
+                let options = self.labels.get(label)?;
+                if options.backing_label != *backing_label {
+                    return None;
+                }
+                let free = self.free_slots(label).take(waiting.len()).count();
+                let missing = waiting.len() - free;
+                Some((label, nodes_for(missing, options.slots)))
+            })
     }
 
     fn needed_nodes(&self, backing_label: &Label) -> usize {
@@ -365,7 +325,7 @@ impl<'a> Planner<'a> {
         let others = self.needs(backing_label);
         let others = others.take_while(|(other, _)| *other != label);
         let before: usize = others.map(|(_, nodes)| nodes).sum();
-        let waiting = self.waiting.get(label)?;
+        let waiting = self.survey.waiting.get(label)?;
         let slots = self.labels.get(label)?.slots;
         let position = before + nodes_for(waiting.range(..node).count() + 1, slots) - 1;
         open.get(position).or(open.last()).copied()
@@ -373,7 +333,7 @@ impl<'a> Planner<'a> {
 
     /// Returns how long a backing node is kept.
     fn retention(&self, id: NodeId, backing: &BackingNode) -> Retention {
-        if self.occupied.contains_key(&id) {
+        if self.survey.occupied.contains_key(&id) {
             return Retention::Unlimited;
         }
         let Some(table) = &backing.slots else {
@@ -397,7 +357,7 @@ impl<'a> Planner<'a> {
         if self.is_too_old(table) {
             return Retention::Ended("max-age exceeded");
         }
-        if self.waiting.contains_key(&table.label) {
+        if self.survey.waiting.contains_key(&table.label) {
             return Retention::Unlimited;
         }
         let age = self.now.since(table.launched);

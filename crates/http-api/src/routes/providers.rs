@@ -50,7 +50,7 @@ pub(crate) struct ApiPool {
     #[schema(value_type = schema::ComponentStateSchema)]
     state: &'static str,
     labels: Vec<String>,
-    /// It accepts no requests at the moment: it waits for quota, or is drained.
+    /// It accepts no requests at the moment: it waits for quota, its provider did not start, or it is drained.
     paused: bool,
     /// Pools with lower values are used first.
     priority: i64,

@@ -5,7 +5,9 @@
 //! looked up when the node appears, and again when its lock seems to have changed.
 
 use std::collections::{BTreeSet, HashSet};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use nodeyard_driver::backing::{
@@ -16,9 +18,13 @@ use nodeyard_store::registry::{NodeShape, RequestShape};
 use nodeyard_store::view::{Change, Changes, Item};
 use nodeyard_store::{Error, Result, TreePath, ext};
 use tokio::sync::{mpsc, oneshot, watch};
-use tracing::warn;
+use tokio::time::sleep;
+use tracing::{error, warn};
 
 use crate::context::Context;
+
+/// Before following that failed is begun again.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// A caller waits until the snapshot shows what the views show.
 #[derive(Debug)]
@@ -96,18 +102,28 @@ impl Follower {
     }
 
     /// Works until the store is closed or nobody wants to know any more.
-    pub(super) async fn run(mut self, calls: mpsc::UnboundedReceiver<CatchUp>) {
-        match self.follow(calls).await {
-            Ok(()) | Err(Error::Closed) => {}
-            Err(error) => warn!(
-                provider = %self.provider,
-                error = &error as &dyn std::error::Error,
-                "failed to follow backing nodes of provider"
-            ),
+    pub(super) async fn run(mut self, mut calls: mpsc::UnboundedReceiver<CatchUp>) {
+        loop {
+            match AssertUnwindSafe(self.follow(&mut calls))
+                .catch_unwind()
+                .await
+            {
+                Ok(Ok(()) | Err(Error::Closed)) => return,
+                Ok(Err(error)) => warn!(
+                    provider = %self.provider,
+                    error = &error as &dyn std::error::Error,
+                    "failed to follow backing nodes of provider; retrying"
+                ),
+                Err(_) => error!(
+                    provider = %self.provider,
+                    "task that follows backing nodes panicked, which is a bug in this program; restarting"
+                ),
+            }
+            sleep(PAUSE).await;
         }
     }
 
-    async fn follow(&mut self, mut calls: mpsc::UnboundedReceiver<CatchUp>) -> Result<()> {
+    async fn follow(&mut self, calls: &mut mpsc::UnboundedReceiver<CatchUp>) -> Result<()> {
         let mut news = News {
             nodes: self.ctx.nodes.changes(),
             requests: self.ctx.requests.changes(),

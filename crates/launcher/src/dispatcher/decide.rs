@@ -26,6 +26,10 @@ use crate::{recover, settle};
 const SETBACK: Duration = Duration::from_millis(20);
 const SETBACK_MOST: Duration = Duration::from_secs(2);
 
+/// The longest pause before a deletion that failed is retried. The first is the `delete_retry` of the options; it doubles
+/// each time.
+const DELETE_PAUSE_MOST: Duration = Duration::from_secs(300);
+
 impl Dispatcher {
     pub(super) fn moment(&self) -> Moment {
         let (seed, _) = Uuid::new_v4().as_u64_pair();
@@ -58,8 +62,7 @@ impl Dispatcher {
         for eviction in pass.evictions {
             let why = format!("request {} needs its room", eviction.wanted_by);
             let seen = Seen::ready(eviction.since);
-            let work = settle::retire(self.ctx.clone(), eviction.node, seen, why);
-            self.ctx.tasks.spawn(work);
+            settle::spawn_retire(&self.ctx, eviction.node, seen, why);
         }
         if let Some(at) = pass.again_at {
             let delay = at
@@ -197,7 +200,7 @@ impl Dispatcher {
 
     /// Nodes and requests that were left behind.
     fn clean(&mut self) {
-        let orphans = orphans::find(&self.world);
+        let orphans = orphans::take(&mut self.world);
         let stranded = orphans.stranded.into_iter().map(|(node, _)| node);
         // Whoever writes `deleted` removes the record next; what it could not remove is left to the clean-up.
         let nodes = orphans.nodes.into_iter();
@@ -206,16 +209,19 @@ impl Dispatcher {
         for node in nodes.chain(stranded).chain(orphans.empty) {
             self.settle(node);
         }
-        // If nobody holds its lock, its nodes are reset and it waits again. Until then it is not told of again.
+        // As soon as nobody holds its lock, its nodes are reset and it waits again. Until then it is not told of again.
         for request in self.world.take_abandoned() {
-            if self.serving.contains_key(&request) || !self.recovering.insert(request) {
+            if self.serving.contains_key(&request) || self.recovering.contains_key(&request) {
                 continue;
             }
+            let cancelled = CancellationToken::new();
+            let guard = cancelled.clone().drop_guard();
+            self.recovering.insert(request, Some(guard));
             let panicked = Report::Recovered {
                 request,
                 outcome: Recovered::Again,
             };
-            let work = recover::run(self.ctx.clone(), request);
+            let work = recover::run(self.ctx.clone(), request, cancelled);
             self.ctx.spawn(request, work, panicked);
         }
     }
@@ -227,11 +233,12 @@ impl Dispatcher {
         let node = self.ctx.nodes.get(&id);
         let provider = node.and_then(|node| {
             let running = self.providers.get(node.value.provider.as_ref()?)?;
-            Some(Arc::clone(&running.provider))
+            let can_delete = !running.provider.is_unreachable;
+            can_delete.then(|| Arc::clone(&running.provider))
         });
         let panicked = Report::Settled {
             node: id,
-            outcome: Settled::Again,
+            outcome: Settled::Failed,
         };
         let work = settle::run(self.ctx.clone(), provider, id);
         self.ctx.spawn(id, work, panicked);
@@ -265,16 +272,7 @@ impl Dispatcher {
                 // Nobody waits for the answer if the request was given up.
                 let _ = answer.send(excess);
             }
-            Report::Settled { node, outcome } => match outcome {
-                Settled::Done => {
-                    self.settling.remove(&node);
-                    self.catch_up(news);
-                }
-                // It stays in `settling` until then.
-                Settled::Again => self
-                    .timers
-                    .after(self.ctx.timing.delete_retry, Timer::Settle(node)),
-            },
+            Report::Settled { node, outcome } => self.settled(node, outcome, news),
             Report::NotEvicted(node) => self.world.release_eviction(node),
             Report::Recovered { request, outcome } => match outcome {
                 Recovered::Done => {
@@ -282,10 +280,18 @@ impl Dispatcher {
                     self.feed_request(request);
                 }
                 Recovered::Again => {
-                    self.timers
-                        .after(self.ctx.timing.cleanup, Timer::Recover(request));
+                    if let Some(recovery) = self.recovering.get_mut(&request) {
+                        *recovery = None;
+                        let retry = self.ctx.timing.cleanup;
+                        self.timers.within(retry, Timer::Recover(request));
+                    }
                 }
             },
+            Report::NodesOf { request, answer } => {
+                self.catch_up(news);
+                // Nobody waits for the answer if the launcher stops.
+                let _ = answer.send(self.world.nodes_of(request).collect());
+            }
             Report::Started {
                 provider,
                 attempt,
@@ -310,9 +316,28 @@ impl Dispatcher {
             }
             Report::Asked(asked) => self.asked(asked),
             Report::Ended { request, ended } => self.ended(request, ended),
-            Report::CleanedUp(old_locks) => {
-                self.old_locks = old_locks;
-                self.timers.after(self.ctx.timing.cleanup, Timer::Cleanup);
+            Report::CleanedUp(old_locks) => self.old_locks = Some(old_locks),
+        }
+    }
+
+    fn settled(&mut self, node: NodeId, outcome: Settled, news: &mut News) {
+        match outcome {
+            Settled::Done | Settled::Busy => {
+                self.settling.remove(&node);
+                if outcome == Settled::Done {
+                    self.failed_deletions.remove(&node);
+                }
+                self.catch_up(news);
+                self.world.suspect(node);
+            }
+            // It stays in `settling` until then.
+            Settled::Failed => {
+                let failures = self.failed_deletions.entry(node).or_default();
+                let delay = self.ctx.timing.delete_retry;
+                let delay = delay.saturating_mul(1 << (*failures).min(10));
+                *failures += 1;
+                let delay = delay.min(DELETE_PAUSE_MOST);
+                self.timers.after(delay, Timer::Settle(node));
             }
         }
     }
@@ -345,9 +370,16 @@ impl Dispatcher {
     }
 
     pub(super) fn release(&mut self, pool: &PoolKey, id: RequestId) {
-        self.recovering.remove(&id);
+        self.recover_again(id);
         self.feed_request(id);
         self.world.release(pool, id);
+    }
+
+    /// A request whose recovery waits for its timer may be tried again at once.
+    pub(super) fn recover_again(&mut self, id: RequestId) {
+        if matches!(self.recovering.get(&id), Some(None)) {
+            self.recovering.remove(&id);
+        }
     }
 
     /// A request that we hold lacks nodes again.

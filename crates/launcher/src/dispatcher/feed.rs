@@ -40,6 +40,7 @@ impl Dispatcher {
             self.world.put_illegible_node(id);
         } else {
             self.world.remove_node(id);
+            self.failed_deletions.remove(&id);
         }
     }
 
@@ -76,6 +77,9 @@ impl Dispatcher {
         if record.state.is_final() {
             self.setbacks.remove(&id);
         }
+        if record.state != RequestState::Pending {
+            self.recovering.remove(&id);
+        }
         match record.state {
             RequestState::Failed => self.ctx.history.failed(id, record, self.ctx.clock.now()),
             RequestState::Requested => self.look_later(),
@@ -105,7 +109,7 @@ impl Dispatcher {
                     self.world.remove_pool(&entry);
                     self.pool_entries.remove(&entry);
                     // Its launcher may have died, and left requests behind.
-                    self.recover_again();
+                    self.recover_all_again();
                     // It may have been the last one that had not declined some request.
                     let grace = self.ctx.timing.departure_grace;
                     self.timers.within(grace, Timer::FailDeclined);
@@ -115,8 +119,11 @@ impl Dispatcher {
     }
 
     /// Pending requests of others may have lost whoever works on them.
-    pub(super) fn recover_again(&mut self) {
-        for id in std::mem::take(&mut self.recovering) {
+    pub(super) fn recover_all_again(&mut self) {
+        let recovering = self.recovering.iter();
+        let waiting = recovering.filter(|(_, running)| running.is_none());
+        for id in waiting.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.recover_again(id);
             self.feed_request(id);
         }
     }

@@ -10,12 +10,10 @@ impl Dispatcher {
         let mut explanation = explanation?;
         self.with_image_progress(&mut explanation);
         if let Next::NodesAreLaunched { waits, .. } = &mut explanation.next {
-            self.ctx.nodes.for_each(|node| {
-                if node.value.request() == Some(explanation.request) {
-                    let stage = self.ctx.launches.stage(node.id);
-                    waits.extend(stage.as_deref().map(str::to_owned));
-                }
-            });
+            for node in self.world.nodes_of(explanation.request) {
+                let stage = self.ctx.launches.stage(node);
+                waits.extend(stage.as_deref().map(str::to_owned));
+            }
         }
         Some(explanation)
     }

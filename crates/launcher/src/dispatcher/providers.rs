@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use nodeyard_config as config;
 use nodeyard_model::{
     ComponentState, Label, Limits, PoolComponent, PoolName, ProviderName, TenantName, coded,
 };
-use nodeyard_plan::{Drains, LabelPolicy, PoolKey};
+use nodeyard_plan::{Drains, LabelPolicy, PoolKey, Readiness};
 use nodeyard_store::TreePath;
 use nodeyard_store::registry::Registration;
 use nodeyard_store::view::Change;
@@ -18,6 +19,7 @@ use tracing::{error, info, warn};
 use super::cloud_polls::CloudPolls;
 use super::{Dispatcher, Timer};
 use crate::background;
+use crate::context::Context;
 use crate::error::StartError;
 use crate::provider::Provider;
 use crate::report::Report;
@@ -25,7 +27,11 @@ use crate::roster;
 use crate::settings::quantity;
 use nodeyard_operations::drain::DrainScope;
 
-/// A provider at work.
+/// How long the first attempt to start a provider may take before requests wait for the provider. Until then none is
+/// declined, whatever it asks for.
+const SLOW_START: Duration = Duration::from_secs(10);
+
+/// A provider at work, or the substitute of one that did not start.
 pub(super) struct Running {
     pub(super) provider: Arc<Provider>,
     pub(super) polls: CloudPolls,
@@ -99,14 +105,19 @@ impl Dispatcher {
                     continue;
                 }
             };
-            let running = self.providers.get(&name);
-            if running.is_some_and(|running| running.provider.config == *provider) {
+            let running = self.providers.get(&name).map(|running| &running.provider);
+            let current = running.filter(|running| running.config == *provider);
+            if current.is_none_or(|current| !current.is_unreachable) {
+                self.failed_providers.remove(&name);
+            }
+            if current.is_some_and(|current| !current.is_unreachable) {
                 self.starting.remove(&name);
             } else {
                 self.start(name, provider.clone());
             }
         }
-        self.timers.within(std::time::Duration::ZERO, Timer::Expiry);
+        self.timers.within(Duration::ZERO, Timer::Expiry);
+        self.note_ready();
     }
 
     fn remove_provider(&mut self, name: &ProviderName) {
@@ -147,6 +158,7 @@ impl Dispatcher {
                 result: result.map(Arc::new),
             });
         };
+        self.timers.within(SLOW_START, Timer::Start(on.clone()));
         self.ctx.spawn(on, work, panicked);
     }
 
@@ -163,12 +175,52 @@ impl Dispatcher {
     }
 
     pub(super) fn start_again(&mut self, name: &ProviderName) {
+        let has_failed = self.failed_providers.contains_key(name);
+        if self.starting.contains_key(name) {
+            if !has_failed {
+                self.note_failure(name, "its cloud has not answered yet".to_owned());
+            }
+            return;
+        }
         let config = Arc::clone(&self.config.borrow());
         match config.providers.get(name.as_str()) {
-            Some(provider) if self.failed_providers.contains_key(name) => {
-                self.start(name.clone(), provider.clone());
-            }
+            Some(provider) if has_failed => self.start(name.clone(), provider.clone()),
             _ => {}
+        }
+    }
+
+    /// Notes why a provider did not start. Its pools are registered, so that requests wait for them, unless those of its
+    /// last configuration are still at work.
+    fn note_failure(&mut self, name: &ProviderName, reason: String) {
+        let config = Arc::clone(&self.config.borrow());
+        let config = config.providers.get(name.as_str());
+        let running = self.providers.get(name).map(|running| &running.provider);
+        let is_at_work = running.is_some_and(|running| !running.is_unreachable);
+        let is_known = running.is_some_and(|running| Some(&running.config) == config);
+        if is_known && !is_at_work {
+            self.set_unreachable(name, &reason);
+        } else if let Some(config) = config.filter(|_| !is_at_work)
+            // What makes this fail is why the provider did not start.
+            && let Ok(substitute) =
+                Provider::unreachable(config.clone(), &self.ctx, &self.options, &reason)
+        {
+            self.run_provider(Arc::new(substitute));
+        }
+        self.failed_providers.insert(name.clone(), reason);
+        self.note_ready();
+    }
+
+    /// Has the pools of a provider that does not start say why.
+    fn set_unreachable(&mut self, name: &ProviderName, reason: &str) {
+        let Some(running) = self.providers.get(name) else {
+            return;
+        };
+        for pool in running.provider.pools.values() {
+            for label in pool.labels() {
+                let reason = reason.into();
+                let readiness = Readiness::Unreachable { reason };
+                self.world.set_readiness(&pool.key, label, readiness);
+            }
         }
     }
 
@@ -185,15 +237,25 @@ impl Dispatcher {
         let provider = match result {
             Ok(provider) => provider,
             Err(error) => {
-                self.failed_providers.insert(name.clone(), coded(&error));
+                let reason = coded(&error);
                 let error = &error as &dyn std::error::Error;
                 warn!(provider = %name, error, "failed to start provider; retrying");
+                self.note_failure(name, reason);
                 let retry = self.ctx.timing.start_retry;
-                self.timers.after(retry, Timer::Start(name.clone()));
+                self.timers.within(retry, Timer::Start(name.clone()));
                 return;
             }
         };
         self.failed_providers.remove(name);
+        info!(provider = %name, driver = provider.config.driver.name(), "started provider");
+        self.run_provider(provider);
+        self.timers.within(Duration::ZERO, Timer::CloudCheck);
+        self.note_ready();
+    }
+
+    /// Registers the pools of a provider in place of those that run under its name, and begins its work.
+    fn run_provider(&mut self, provider: Arc<Provider>) {
+        let name = &provider.name;
         let old = self.providers.remove(name);
         let setup = provider.setup(self.world.provider(name));
         if old.is_some() {
@@ -201,7 +263,10 @@ impl Dispatcher {
             // What the old pools hold without nodes is for the new ones, which have other limits, perhaps.
             self.put_back();
         }
-        self.world.set_provider(name, setup);
+        // Nodes of a provider that did not start are not looked after: nobody could delete them.
+        if !provider.is_unreachable {
+            self.world.set_provider(name, setup);
+        }
         for setup in provider.pool_setups() {
             self.world.set_own_pool(setup);
         }
@@ -210,29 +275,39 @@ impl Dispatcher {
         self.ctx.events.provider_limits(name, limits.collect());
         let ended = CancellationToken::new();
         if provider.driver.roster().is_some() {
-            let work = roster::run(self.ctx.clone(), Arc::clone(&provider), ended.clone());
-            self.ctx.tasks.spawn(work);
+            self.supervise(&provider, &ended, roster::run);
         }
-        let work = background::run(self.ctx.clone(), Arc::clone(&provider), ended.clone());
-        self.ctx.tasks.spawn(work);
+        self.supervise(&provider, &ended, background::run);
         let pools = self.announce_pools(&provider);
         if let Some(old) = old {
             let successors = pools.values().map(|pool| pool.registration.path());
             self.ctx.tasks.spawn(old.give_way(successors.collect()));
         }
-        info!(provider = %name, driver = provider.config.driver.name(), "started provider");
+        let name = name.clone();
         let running = Running {
             provider,
             polls: CloudPolls::default(),
             pools,
             ended,
         };
-        self.providers.insert(name.clone(), running);
+        self.providers.insert(name, running);
         self.images_changed(&Change::Everything);
         self.apply_drains();
-        self.timers
-            .within(std::time::Duration::ZERO, Timer::CloudCheck);
-        self.note_ready();
+    }
+
+    /// Spawns work that goes on until the provider has `ended`.
+    fn supervise<F>(
+        &self,
+        provider: &Arc<Provider>,
+        ended: &CancellationToken,
+        run: impl Fn(Context, Arc<Provider>, CancellationToken) -> F + Send + 'static,
+    ) where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let name = provider.name.clone();
+        let (ctx, provider, ended) = (self.ctx.clone(), Arc::clone(provider), ended.clone());
+        let work = move || run(ctx.clone(), Arc::clone(&provider), ended.clone());
+        self.ctx.supervise(name, work);
     }
 
     fn announce_pools(&self, provider: &Provider) -> BTreeMap<PoolName, Announced> {
@@ -250,7 +325,7 @@ impl Dispatcher {
             if let Some(settings) = provider.settings.pools.get(name) {
                 component.priority = settings.priority;
             }
-            component.paused = self.is_drained(&pool.key);
+            component.paused = provider.is_unreachable || self.is_drained(&pool.key);
             component.cluster.clone_from(&provider.cluster);
             match self.ctx.registry.components().register_pool(&component) {
                 Ok(registration) => {
@@ -274,12 +349,15 @@ impl Dispatcher {
     /// Lets the registry know whether a pool waits for room.
     pub(super) fn announce(&mut self, key: &PoolKey, waiting: bool) {
         let drained = self.is_drained(key);
-        let running = self.providers.get_mut(&key.provider);
-        let Some(pool) = running.and_then(|running| running.pools.get_mut(&key.pool)) else {
+        let Some(running) = self.providers.get_mut(&key.provider) else {
+            return;
+        };
+        let is_unreachable = running.provider.is_unreachable;
+        let Some(pool) = running.pools.get_mut(&key.pool) else {
             return;
         };
         pool.waiting = waiting;
-        let paused = waiting || drained;
+        let paused = waiting || drained || is_unreachable;
         if pool.component.paused != paused {
             pool.component.paused = paused;
             pool.registration.update(&pool.component);
@@ -307,14 +385,27 @@ impl Dispatcher {
     }
 
     /// Whether all our pools are seen by everybody. The last pool that declines a request fails it, so nobody declines
-    /// while a provider starts, or is about to be seen, that may be able to serve it.
+    /// while a provider starts, or is about to be seen, that may be able to serve it. For one that has failed to start a
+    /// substitute is seen.
     pub(super) fn is_complete(&self) -> bool {
         let mut announced = self
             .providers
             .values()
             .flat_map(|running| running.pools.values());
         let is_seen = |id| self.world.registered().any(|other| other == id);
-        self.starting.is_empty() && announced.all(|pool| is_seen(&pool.component.id))
+        self.has_tried_all() && announced.all(|pool| is_seen(&pool.component.id))
+    }
+
+    /// Whether every provider has started or failed once.
+    fn has_tried_all(&self) -> bool {
+        let mut starting = self.starting.keys();
+        starting.all(|name| self.failed_providers.contains_key(name))
+    }
+
+    /// Whether a pool belongs to a provider that did not start.
+    pub(super) fn is_unreachable(&self, key: &PoolKey) -> bool {
+        let running = self.providers.get(&key.provider);
+        running.is_some_and(|running| running.provider.is_unreachable)
     }
 
     pub(super) fn is_drained(&self, key: &PoolKey) -> bool {
@@ -350,7 +441,7 @@ impl Dispatcher {
 
     /// Ready after every provider has started or failed once.
     pub(super) fn note_ready(&self) {
-        if self.starting.is_empty() {
+        if self.has_tried_all() {
             self.ready
                 .send_if_modified(|ready| !std::mem::replace(ready, true));
         }

@@ -21,7 +21,7 @@ use uuid::Uuid;
 
 use super::{Dispatcher, Timer};
 use crate::context::Context;
-use crate::report::Report;
+use crate::report::{Report, panicked};
 use crate::settle;
 
 /// After a request for a ready node has failed, or could not be made.
@@ -92,7 +92,9 @@ impl Dispatcher {
         let idle = !self.ready_nodes.asking && !self.ready_nodes.pausing;
         if idle && (self.world.ready_nodes_wanted() || self.world.has_departed()) {
             self.ready_nodes.asking = true;
-            self.ctx.tasks.spawn(ask(self.ctx.clone()));
+            let panicked = Report::Asked(Err(panicked()));
+            let work = ask(self.ctx.clone());
+            self.ctx.spawn("ready nodes", work, panicked);
         }
     }
 
@@ -107,7 +109,12 @@ impl Dispatcher {
 
     fn end_request(&mut self, id: RequestId, nodes: Vec<NodeId>) {
         self.ready_nodes.ending.insert(id);
-        self.ctx.tasks.spawn(end(self.ctx.clone(), id, nodes));
+        let panicked = Report::Ended {
+            request: id,
+            ended: Err(panicked()),
+        };
+        self.ctx
+            .spawn(id, end(self.ctx.clone(), id, nodes), panicked);
     }
 
     /// One that went is seen to be gone before the next decision.

@@ -1,13 +1,13 @@
 //! What is to be done at a certain time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use nodeyard_model::{NodeId, ProviderName, RequestId};
 use nodeyard_plan::PoolKey;
 use tokio::time::{Instant, sleep_until};
 
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Timer {
     /// Plan a request anew.
     Release(PoolKey, RequestId),
@@ -42,27 +42,30 @@ fn deadline(delay: Duration) -> Instant {
     Instant::now() + delay.min(LONGEST_DELAY)
 }
 
+/// When a timer fires; the number makes it unique.
+type Place = (Instant, u64);
+
 #[derive(Debug, Default)]
 pub(super) struct Timers {
-    queue: BTreeMap<(Instant, u64), Timer>,
+    queue: BTreeMap<Place, Timer>,
+    /// The same by timer.
+    places: HashMap<Timer, BTreeSet<Place>>,
     count: u64,
 }
 
 impl Timers {
     pub(super) fn after(&mut self, delay: Duration, timer: Timer) {
         self.count += 1;
-        self.queue.insert((deadline(delay), self.count), timer);
+        let place = (deadline(delay), self.count);
+        self.places.entry(timer.clone()).or_default().insert(place);
+        self.queue.insert(place, timer);
     }
 
     /// As [`Timers::after`], unless the same is to be done before that anyway.
     pub(super) fn within(&mut self, delay: Duration, timer: Timer) {
         let at = deadline(delay);
-        let sooner = |(when, _): &(Instant, u64)| *when <= at;
-        if !self
-            .queue
-            .iter()
-            .any(|(when, other)| sooner(when) && *other == timer)
-        {
+        let first = self.places.get(&timer).and_then(BTreeSet::first);
+        if first.is_none_or(|(when, _)| *when > at) {
             self.after(delay, timer);
         }
     }
@@ -74,11 +77,22 @@ impl Timers {
                 std::future::pending::<()>().await;
                 continue;
             };
-            let at = entry.key().0;
-            if at <= Instant::now() {
-                return entry.remove();
+            let place = *entry.key();
+            if place.0 <= Instant::now() {
+                let timer = entry.remove();
+                self.forget(&timer, place);
+                return timer;
             }
-            sleep_until(at).await;
+            sleep_until(place.0).await;
+        }
+    }
+
+    fn forget(&mut self, timer: &Timer, place: Place) {
+        if let Some(places) = self.places.get_mut(timer) {
+            places.remove(&place);
+            if places.is_empty() {
+                self.places.remove(timer);
+            }
         }
     }
 }
@@ -106,5 +120,25 @@ mod tests {
             assert_eq!(timers.next().await, Timer::Look);
             assert_eq!(timers.next().now_or_never(), None);
         });
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_to_be_done_anyway_is_not_queued_again() {
+        let mut timers = Timers::default();
+        let second = Duration::from_secs(1);
+        timers.within(3 * second, Timer::Pass);
+        timers.within(5 * second, Timer::Pass);
+        assert_eq!(timers.queue.len(), 1);
+        timers.within(second, Timer::Pass);
+        timers.within(2 * second, Timer::Look);
+        assert_eq!(timers.next().await, Timer::Pass);
+        assert_eq!(timers.next().await, Timer::Look);
+        // The one that was queued first is still there.
+        timers.within(2 * second, Timer::Pass);
+        assert_eq!(timers.queue.len(), 1);
+        assert_eq!(timers.next().await, Timer::Pass);
+        assert!(timers.places.is_empty());
+        timers.within(second, Timer::Pass);
+        assert_eq!(timers.queue.len(), 1);
     }
 }

@@ -9,6 +9,7 @@ use super::cloud_polls::CloudPoll;
 use super::{Dispatcher, Timer};
 use crate::declined;
 use crate::handle::{DrainStatus, PoolStatus, Query, Status};
+use crate::old_locks::OldLocks;
 use crate::report::Report;
 use crate::settle;
 use nodeyard_operations::drain::{self, DrainScope};
@@ -20,7 +21,6 @@ impl Dispatcher {
         self.timers.after(timing.pass, Timer::Pass);
         self.timers.after(timing.cleanup, Timer::Cleanup);
         self.timers.after(timing.cloud_check, Timer::CloudCheck);
-        self.note_ready();
     }
 
     pub(super) fn timer(&mut self, timer: Timer) {
@@ -34,9 +34,10 @@ impl Dispatcher {
             }
             Timer::Settle(node) => {
                 self.settling.remove(&node);
+                self.world.suspect(node);
             }
             Timer::Recover(request) => {
-                self.recovering.remove(&request);
+                self.recover_again(request);
                 self.feed_request(request);
             }
             Timer::Start(provider) => self.start_again(&provider),
@@ -73,9 +74,16 @@ impl Dispatcher {
             }
         }
         self.poll_clouds(CloudPoll::CollectGarbage);
+        self.timers.after(self.ctx.timing.cleanup, Timer::Cleanup);
+        if let Some(old_locks) = self.old_locks.take() {
+            self.remove_old_locks(old_locks);
+        }
+    }
+
+    /// Deletes old locks and empty records in the background, until [`Report::CleanedUp`].
+    fn remove_old_locks(&self, mut old_locks: OldLocks) {
         let ctx = self.ctx.clone();
-        let mut old_locks = std::mem::take(&mut self.old_locks);
-        self.ctx.tasks.spawn(async move {
+        let work = async move {
             let work = async {
                 let exists = |id| ctx.requests.get(&id).is_some();
                 let old = (ctx.clock.now(), ctx.timing.lock_age);
@@ -89,7 +97,9 @@ impl Dispatcher {
                 debug!(%error, "failed to delete old locks of requests or empty records");
             }
             ctx.report(Report::CleanedUp(old_locks));
-        });
+        };
+        let panicked = Report::CleanedUp(OldLocks::default());
+        self.ctx.spawn("old locks", work, panicked);
     }
 
     fn expire(&mut self) {
@@ -98,8 +108,7 @@ impl Dispatcher {
         let plan = expiry::plan(&self.world, &self.labels, max_hold_age, now);
         for expired in plan.expired {
             let why = expired.reason.to_string();
-            let work = settle::retire(self.ctx.clone(), expired.node, expired.seen, why);
-            self.ctx.tasks.spawn(work);
+            settle::spawn_retire(&self.ctx, expired.node, expired.seen, why);
         }
         if let Some(at) = plan.again_at {
             self.timers.within(at.since(now), Timer::Expiry);
@@ -166,9 +175,9 @@ impl Dispatcher {
         settling.sort_unstable();
         let drains = self.drains.items();
         let pools = self.pools().map(|(pool, paused)| PoolStatus {
+            paused: paused || self.is_unreachable(&pool),
             drained: self.is_drained(&pool),
             pool,
-            paused,
         });
         let failed = self.failed_providers.iter();
         Status {

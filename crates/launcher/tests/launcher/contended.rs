@@ -108,6 +108,7 @@ fn too_late(tree: Arc<dyn Tree>, others: Registry, locked: Locked) -> Arc<dyn Tr
         let (attempt, node) = match call {
             Call::Write(ops) => (true, ops.iter().find_map(contended)),
             Call::Read(path) => (false, locked_node(path)),
+            Call::Sync => (false, None),
         };
         let first = attempt && node.is_some() && first.swap(false, Ordering::SeqCst);
         let (others, locked, in_order) =

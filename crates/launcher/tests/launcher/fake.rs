@@ -1,6 +1,6 @@
 //! A simulated cloud that outlives the launchers of a test, and what it says about itself.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -45,6 +45,8 @@ struct Watch {
     boots_held: AtomicBool,
     /// Answers to the next calls of `create_server`, before the cloud is asked.
     refusals: Mutex<Vec<&'static str>>,
+    /// Providers that get no answer to any call.
+    unreachable: Mutex<HashSet<String>>,
     /// The next calls of these are the end of the task that makes them.
     panics: Mutex<Vec<&'static str>>,
 }
@@ -257,6 +259,16 @@ impl FakeCloud {
         self.watch.flavors_hidden.store(hide, Ordering::SeqCst);
     }
 
+    /// A provider gets no answer to any call.
+    pub(crate) fn cut_off(&self, provider: &str, off: bool) {
+        let mut unreachable = self.watch.unreachable.lock().unwrap();
+        if off {
+            unreachable.insert(provider.to_owned());
+        } else {
+            unreachable.remove(provider);
+        }
+    }
+
     /// The next calls that create a server are refused with these classes.
     pub(crate) fn refuse(&self, classes: &[&'static str]) {
         self.watch.refusals.lock().unwrap().extend(classes);
@@ -280,6 +292,7 @@ impl FakeCloud {
 
 #[derive(Debug)]
 struct Watched {
+    provider: String,
     cloud: InProcess,
     watch: Arc<Watch>,
     fuse: Option<Arc<Fuse>>,
@@ -303,6 +316,15 @@ impl Watched {
             place.map(|place| panics.swap_remove(place))
         };
         assert!(panics.is_none(), "the driver panics in {method}");
+        if self
+            .watch
+            .unreachable
+            .lock()
+            .unwrap()
+            .contains(&self.provider)
+        {
+            return Err(CallError::NoResponse(None));
+        }
         while method == "get_server" && self.watch.boots_held.load(Ordering::SeqCst)
             || method == "get_compute_limits" && !self.watch.tells_limits()
         {
@@ -362,6 +384,7 @@ impl DriverFactory for FakeCloud {
         Ok(Arc::new(FakeDriver::new(
             options,
             Arc::new(Watched {
+                provider: provider.name().to_owned(),
                 cloud,
                 watch,
                 fuse: self.fuse.clone(),

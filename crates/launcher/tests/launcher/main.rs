@@ -8,6 +8,7 @@
     clippy::print_stderr
 )]
 
+mod adopted;
 mod awaited_images;
 mod bed;
 mod cloud;
@@ -20,6 +21,9 @@ mod machines;
 mod malformed;
 mod mended;
 mod metastatic;
+mod orphans;
+mod outage;
+mod panics;
 mod ready_nodes;
 mod recovery;
 mod session;

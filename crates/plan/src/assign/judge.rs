@@ -129,6 +129,11 @@ impl World {
                 seed: at.seed,
             },
         );
+        if recipe.launches > 0
+            && let Some(reason) = pool.setup.unreachable()
+        {
+            return while_unreachable(case, reason).into();
+        }
         let refused = pool.refusal(at).filter(|_| recipe.launches > 0);
         if refused.is_some()
             && let Some(to) = self.refuge(pool, case)
@@ -302,7 +307,11 @@ impl World {
     /// Of our own pools we know it before the registry does.
     fn is_paused(&self, id: &LauncherId, key: &PoolKey, registered: bool) -> bool {
         match self.own.get(key) {
-            Some(own) if own.setup.id == *id => own.paused || self.drains.pools.contains_key(key),
+            Some(own) if own.setup.id == *id => {
+                own.paused
+                    || self.drains.pools.contains_key(key)
+                    || own.setup.unreachable().is_some()
+            }
             _ => registered,
         }
     }
@@ -329,7 +338,8 @@ impl World {
         for label in case.labels {
             let of = setup.labels.get(label)?;
             match &of.readiness {
-                Readiness::Ready => {}
+                // How much it needs is not known, nor whether it fits.
+                Readiness::Ready | Readiness::Unreachable { .. } => {}
                 Readiness::ImageMissing {
                     pending: Some(_), ..
                 } if self.waits_for_image(case, label) => {}
@@ -551,6 +561,16 @@ impl Recipe {
 )]
 fn seconds_between(from: Timestamp, to: Timestamp) -> i64 {
     (to.as_secs() - from.as_secs()).round() as i64
+}
+
+/// A request waits until the provider of a pool starts. A node that nobody waits for is made elsewhere.
+fn while_unreachable(case: &Case<'_>, reason: &str) -> Verdict {
+    let reason = reason.into();
+    if case.ask.min_ready {
+        Verdict::Decline(Decline::UnreachableForMinReady { reason })
+    } else {
+        Verdict::Defer(Defer::Unreachable { reason })
+    }
 }
 
 fn drained(scope: &str) -> Verdict {

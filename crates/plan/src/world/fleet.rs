@@ -164,6 +164,14 @@ impl Fleet {
         self.entries(&self.loose)
     }
 
+    pub(crate) fn is_loose(&self, id: NodeId) -> bool {
+        self.loose.contains(&id)
+    }
+
+    pub(crate) fn is_empty(&self, id: NodeId) -> bool {
+        self.empty.contains(&id)
+    }
+
     pub(crate) fn held(&self) -> impl Iterator<Item = (NodeId, &Entry)> {
         self.entries(&self.held)
     }

@@ -21,3 +21,4 @@ mod properties;
 mod ready_nodes;
 mod refusals;
 mod sweeps;
+mod unreachable;

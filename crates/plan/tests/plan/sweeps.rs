@@ -11,7 +11,9 @@ use nodeyard_plan::assign::Moment;
 use nodeyard_plan::expiry::{self, Reason};
 use nodeyard_plan::leaks::{self, Leaks, Look, Owner, Resource, Sightings};
 use nodeyard_plan::protocol::{Refused, node::Seen};
-use nodeyard_plan::{LabelPolicy, MIN_READY_REQUESTOR, Policy, Readiness, min_ready};
+use nodeyard_plan::{
+    LabelPolicy, MIN_READY_REQUESTOR, Policy, ProviderSetup, Readiness, min_ready,
+};
 use nodeyard_plan::{orphans, protocol};
 
 fn launcher() -> Launcher {
@@ -245,6 +247,45 @@ fn orphans_are_what_nobody_holds() {
     world.remove_request(request_id(200, 1));
     let stranded = orphans::find(world).stranded;
     assert_eq!(stranded.len(), 3, "its request is gone, too");
+}
+
+/// Many nodes that cannot be deleted must not be looked at whenever anything else happens.
+#[test]
+fn an_orphan_is_told_once_until_it_changes_or_is_asked_for() {
+    let mut launcher = launcher();
+    let world = &mut launcher.world;
+    let used = (node_id(1), NodeState::Used);
+    world.put_node(used.0, &node(NodeState::Used, 1.0));
+    assert_eq!(orphans::take(world).nodes, [used]);
+    assert_eq!(orphans::take(world), orphans::Orphans::default());
+    assert_eq!(orphans::find(world).nodes, [used]);
+    world.suspect(used.0);
+    world.suspect(node_id(77));
+    assert_eq!(orphans::take(world).nodes, [used]);
+    world.set_node_locked(used.0, true);
+    assert_eq!(orphans::take(world).nodes, []);
+    world.set_node_locked(used.0, false);
+    assert_eq!(orphans::take(world).nodes, [used]);
+
+    // Its request goes.
+    let mut given = node(NodeState::Ready, 1.0);
+    given.allocated_to = Some(request_id(200, 1).into());
+    world.put_request(request_id(200, 1), &ask(&["small"], time(1.0)), time(1.0));
+    world.put_node(node_id(2), &given);
+    assert_eq!(orphans::take(world).stranded, []);
+    world.remove_request(request_id(200, 1));
+    assert_eq!(orphans::take(world).stranded.len(), 1);
+
+    // Its provider starts.
+    let other = ProviderName::new("other").unwrap();
+    let mut foreign = node(NodeState::Used, 1.0);
+    foreign.provider = Some(other.clone());
+    world.put_node(node_id(3), &foreign);
+    assert_eq!(orphans::take(world), orphans::Orphans::default());
+    for _ in 0..2 {
+        world.set_provider(&other, ProviderSetup::default());
+    }
+    assert_eq!(orphans::take(world).nodes, [(node_id(3), NodeState::Used)]);
 }
 
 #[test]

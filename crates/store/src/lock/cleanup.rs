@@ -164,20 +164,27 @@ impl ContenderRecord {
 
     async fn delete(&self, tree: &dyn Tree) -> Result<()> {
         if let Some(path) = &self.path {
-            return match tree.delete(path, Version::Any).await {
-                Ok(()) | Err(Error::NoNode { .. }) => Ok(()),
-                Err(error) => Err(error),
-            };
+            return self.delete_path(tree, path).await;
         }
         // The create may still be in flight. Later operations take effect after it; after a lost connection, `sync`
         // ensures that.
         for name in find(tree, &self.dir, &self.prefix).await? {
-            match tree.delete(&self.dir.join(&name)?, Version::Any).await {
-                Ok(()) | Err(Error::NoNode { .. }) => {}
-                Err(error) => return Err(error),
-            }
+            self.delete_path(tree, &self.dir.join(&name)?).await?;
         }
         Ok(())
+    }
+
+    /// Deletes the contender, unless it is a persistent one that was adopted.
+    async fn delete_path(&self, tree: &dyn Tree, path: &TreePath) -> Result<()> {
+        let version = match self.session {
+            Some(_) => Version::Any,
+            None => Version::Exactly(0),
+        };
+        match tree.delete(path, version).await {
+            Err(Error::BadVersion { .. }) if self.session.is_none() => Ok(()),
+            Ok(()) | Err(Error::NoNode { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 }
 

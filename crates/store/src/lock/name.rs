@@ -29,6 +29,14 @@ pub(super) fn order(name: &str) -> Option<&str> {
         .flatten()
 }
 
+/// Returns the contender that holds the lock.
+pub(super) fn first(names: &[String]) -> Option<&str> {
+    let contenders = names
+        .iter()
+        .filter_map(|name| Some((order(name)?, name.as_str())));
+    contenders.min().map(|(_, name)| name)
+}
+
 /// Returns the contender directly before `own`, which must be one of the names.
 pub(super) fn predecessor<'a>(names: &'a [String], own: &str) -> Option<&'a str> {
     let own_order = own.rsplit_once(SEPARATOR).map_or(own, |(_, order)| order);

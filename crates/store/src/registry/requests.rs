@@ -8,7 +8,7 @@ use nodeyard_model::{NodeRequest, Record as _, RequestId, layout};
 use super::{Attempt, Patience, Registry, RequestShape, Stored, create, new_id, path, store};
 use crate::error::Result;
 use crate::ext;
-use crate::lock::LockGuard;
+use crate::lock::{Lock, LockGuard};
 use crate::tree::{CreateMode, Listing, Stat};
 use crate::view::View;
 
@@ -71,10 +71,15 @@ impl Requests<'_> {
         self.registry.list(&path(layout::REQUESTS)?).await
     }
 
-    pub async fn lock(&self, id: RequestId, patience: Patience) -> Result<Attempt<NodeRequest>> {
+    /// Returns the lock of a request.
+    pub fn lock_of(&self, id: RequestId) -> Result<Lock> {
         let lock = self.registry.locks.lock(path(layout::request_lock(id))?);
         // Most requests are locked exactly once.
-        let lock = lock.likely_new();
+        Ok(lock.likely_new())
+    }
+
+    pub async fn lock(&self, id: RequestId, patience: Patience) -> Result<Attempt<NodeRequest>> {
+        let lock = self.lock_of(id)?;
         let request = path(layout::request(id))?;
         self.registry.lock_and_read(&lock, &request, patience).await
     }

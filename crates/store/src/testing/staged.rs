@@ -24,6 +24,7 @@ pub enum Call<'a> {
     Read(&'a TreePath),
     /// All of these or none. A write that is not a multi is the only one.
     Write(&'a [Op]),
+    Sync,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +44,7 @@ pub struct Staged {
 }
 
 impl Staged {
-    /// Creates a store that calls `director` before each read and write. Watches and syncs are passed through.
+    /// Creates a store that calls `director` before each read, write and sync. Watches are passed through.
     pub fn new(
         tree: Arc<dyn Tree>,
         director: impl Fn(Call<'_>) -> BoxFuture<'static, Fate> + Send + Sync + 'static,
@@ -139,7 +140,7 @@ impl Tree for Staged {
     }
 
     async fn sync(&self) -> Result<()> {
-        self.tree.sync().await
+        direct((self.director)(Call::Sync), self.tree.sync()).await
     }
 
     fn session(&self) -> watch::Receiver<Session> {

@@ -32,7 +32,7 @@ fn text(status: &Status) -> String {
     for pool in &status.pools {
         let state = match (pool.drained, pool.paused) {
             (true, _) => "drained",
-            (false, true) => "waits for quota",
+            (false, true) => "is paused",
             (false, false) => "accepts requests",
         };
         lines.push(format!("pool {} {state}", pool.pool));

@@ -7,7 +7,7 @@ use futures_util::FutureExt;
 use futures_util::future::join_all;
 use nodeyard_store::CreateMode::{EphemeralSequential, Persistent};
 use nodeyard_store::election::Election;
-use nodeyard_store::lock::{Lock, Locks};
+use nodeyard_store::lock::{Lock, Locks, adopt};
 use nodeyard_store::{Error, Tree, Version};
 use tokio::sync::{mpsc, oneshot};
 
@@ -166,6 +166,35 @@ pub(crate) async fn a_dropped_guard_releases(backend: &impl Backend) {
         .unwrap();
     mine.settled().await;
     assert_eq!(contenders(mine.tree()).await, [""; 0]);
+}
+
+pub(crate) async fn a_release_is_awaited_without_standing_in_line(backend: &impl Backend) {
+    let (mine, other) = (locks(backend).await, locks(backend).await);
+    let lock = other.lock(p(DIR));
+    within(lock.released()).await.unwrap();
+    let guard = mine.lock(p(DIR)).acquire().await.unwrap();
+    other.tree().sync().await.unwrap();
+    let waiting = lock.clone();
+    let released = tokio::spawn(async move { waiting.released().await });
+    assert_eq!(contenders(other.tree()).await, [guard.path().name()]);
+    guard.release().await.unwrap();
+    within(released).await.unwrap().unwrap();
+}
+
+/// Another attempt has found it and goes on with it.
+pub(crate) async fn an_adopted_contender_is_not_released(backend: &impl Backend) {
+    let locks = locks(backend).await;
+    let lock = locks.lock(p(DIR)).persistent();
+    let guard = lock.try_acquire().await.unwrap().unwrap();
+    let path = guard.path().clone();
+    let adopted = adopt(path.clone(), "me");
+    locks.tree().multi(vec![adopted.clone()]).await.unwrap();
+    guard.release().await.unwrap();
+    assert_eq!(contenders(locks.tree()).await, [path.name()]);
+    let holder = &lock.contenders().await.unwrap()[0];
+    assert_eq!(holder.identifier, "me");
+    take_away(locks.tree(), &lock).await;
+    assert!(locks.tree().multi(vec![adopted]).await.is_err());
 }
 
 pub(crate) async fn a_killed_holder_wakes_the_next(backend: &impl Backend) {

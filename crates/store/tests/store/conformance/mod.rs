@@ -130,6 +130,8 @@ macro_rules! every_behaviour {
                 a_wait_that_times_out_leaves_nothing
                 a_dropped_wait_leaves_nothing
                 a_dropped_guard_releases
+                a_release_is_awaited_without_standing_in_line
+                an_adopted_contender_is_not_released
                 a_killed_holder_wakes_the_next
                 a_killed_waiter_is_skipped
                 only_the_number_counts
