@@ -12,7 +12,7 @@ impl Coded for Error {
             | Self::Connect { .. }
             | Self::TimedOut { .. }
             | Self::ConnectionFailed { .. } => ErrorCode::ServerUnreachable,
-            Self::Tls { .. } | Self::TlsSetup { .. } => ErrorCode::ServerTls,
+            Self::Tls { .. } | Self::TlsSetup(_) => ErrorCode::ServerTls,
             Self::UrlError(_)
             | Self::TooManyRedirects { .. }
             | Self::MissingLocation { .. }

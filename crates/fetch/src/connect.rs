@@ -8,9 +8,8 @@ use std::time::Duration;
 
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
-use rustls::crypto::aws_lc_rs;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use nodeyard_tls::{HostCheck, IdentityFiles, TlsError};
+use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -24,64 +23,26 @@ use crate::url::Origin;
 /// Timeout for opening a connection, including TLS.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Loads the system's CA certificates and those of an optional bundle. Blocks.
-pub(crate) fn load_roots(bundle: Option<&Path>) -> Result<RootCertStore, Error> {
-    let mut roots = RootCertStore::empty();
-    // Errors are ignored: a system without CA certificates may use only those of the bundle.
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    if let Some(path) = bundle {
-        for certificate in load_certificates(path)? {
-            roots
-                .add(certificate)
-                .map_err(|source| tls_setup_error(path, source))?;
-        }
-    }
+/// Loads the system's CA certificates, of which there may be none, and those of an optional bundle. Blocks.
+pub(crate) fn load_roots(bundle: Option<&Path>) -> Result<RootCertStore, TlsError> {
+    let mut roots = match bundle {
+        Some(path) => nodeyard_tls::read_roots(path)?,
+        None => RootCertStore::empty(),
+    };
+    nodeyard_tls::add_system_roots(&mut roots);
     Ok(roots)
-}
-
-fn load_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
-    let pem =
-        CertificateDer::pem_file_iter(path).map_err(|source| tls_setup_error(path, source))?;
-    let certificates: Result<Vec<_>, _> = pem.collect();
-    let certificates = certificates.map_err(|source| tls_setup_error(path, source))?;
-    if certificates.is_empty() {
-        return Err(tls_setup_error(path, "the file contains no certificate"));
-    }
-    Ok(certificates)
-}
-
-fn tls_setup_error(
-    path: &Path,
-    source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
-) -> Error {
-    Error::TlsSetup {
-        what: path.display().to_string().into(),
-        source: source.into(),
-    }
 }
 
 /// Builds the TLS configuration of one connection. Client certificates are reloaded each time, as they may be renewed.
 fn tls_config(
     roots: &Arc<RootCertStore>,
     credentials: &HttpCredentials,
-) -> Result<ClientConfig, Error> {
-    let provider = Arc::new(aws_lc_rs::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|source| Error::TlsSetup {
-            what: "the supported protocol versions".into(),
-            source: source.into(),
-        })?
-        .with_root_certificates(Arc::clone(roots));
-    let HttpCredentials::Mtls { cert, key } = credentials else {
-        return Ok(builder.with_no_client_auth());
+) -> Result<ClientConfig, TlsError> {
+    let identity = match credentials {
+        HttpCredentials::Mtls { cert, key } => Some(IdentityFiles { cert, key }),
+        _ => None,
     };
-    let chain = load_certificates(cert)?;
-    let private =
-        PrivateKeyDer::from_pem_file(key).map_err(|source| tls_setup_error(key, source))?;
-    builder
-        .with_client_auth_cert(chain, private)
-        .map_err(|source| tls_setup_error(cert, source))
+    nodeyard_tls::client_config(Arc::clone(roots), HostCheck::Name, identity)
 }
 
 /// Opens a connection. Private addresses are rejected unless `allow_private` is set.

@@ -4,6 +4,8 @@ use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use nodeyard_tls::TlsError;
+
 use crate::url::{Origin, Url, UrlError};
 
 #[derive(Debug, thiserror::Error)]
@@ -40,12 +42,8 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    #[error("failed to configure TLS with {what} (check the files that ca-bundle and auth name)")]
-    TlsSetup {
-        what: Box<str>,
-        #[source]
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
+    #[error("failed to configure TLS (check the files that ca-bundle and auth name)")]
+    TlsSetup(#[from] TlsError),
     #[error("{origin} did not {what} within {seconds} s: check its load, and the network to it")]
     TimedOut {
         origin: Origin,
@@ -95,7 +93,7 @@ impl Error {
             Self::UrlError(_)
             | Self::Insecure { .. }
             | Self::PrivateAddress { .. }
-            | Self::TlsSetup { .. }
+            | Self::TlsSetup(_)
             | Self::TooManyRedirects { .. }
             | Self::MissingLocation { .. }
             | Self::TooLarge { .. }
@@ -110,7 +108,7 @@ impl Error {
     pub fn is_local_configuration(&self) -> bool {
         matches!(
             self,
-            Self::TlsSetup { .. }
+            Self::TlsSetup(_)
                 | Self::UnreadableSecret { .. }
                 | Self::MissingVariable { .. }
                 | Self::InvalidSecret { .. }

@@ -18,6 +18,7 @@ mod codes;
 mod connect;
 mod credentials;
 mod error;
+mod exchange;
 mod retry;
 mod url;
 
@@ -25,6 +26,7 @@ pub use body::ResponseBody;
 pub use client::{HttpClient, HttpRequest, HttpResponse, Options};
 pub use credentials::{HttpCredentials, SecretSource};
 pub use error::Error;
+pub use exchange::exchange;
 pub use hyper::{Method, StatusCode, header};
 pub use retry::{Backoff, is_absent_status, is_transient_status, retry_after};
 pub use url::{Origin, Url, UrlError};

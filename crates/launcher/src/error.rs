@@ -14,7 +14,7 @@ pub enum Error {
 
 /// Why a provider failed to start.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum StartError {
+pub enum StartError {
     #[error("invalid provider name")]
     Name(#[from] nodeyard_model::InvalidName),
     #[error("the `{driver}` driver is not part of this version yet")]

@@ -61,7 +61,7 @@ impl From<nodeyard_store::Error> for LaunchError {
 
 /// Why one attempt failed.
 #[derive(Debug, thiserror::Error)]
-enum AttemptError {
+pub enum AttemptError {
     #[error("failed to create machine")]
     Driver(#[from] nodeyard_driver::Error),
     #[error("machine not up within launch-timeout ({0:?})")]
@@ -365,7 +365,8 @@ impl Launch<'_> {
             return;
         };
         if let Err(error) = machines.mark_unreachable(self.node, &id).await {
-            warn!(%error, "failed to mark unreachable machine");
+            let error = &error as &dyn std::error::Error;
+            warn!(error, "failed to mark unreachable machine");
         }
         match machines.evidence(self.pool, self.label, &id).await {
             Ok(Some(text)) => {
@@ -374,7 +375,10 @@ impl Launch<'_> {
                 }
             }
             Ok(None) => {}
-            Err(error) => warn!(%error, "failed to fetch console"),
+            Err(error) => {
+                let error = &error as &dyn std::error::Error;
+                warn!(error, "failed to fetch console");
+            }
         }
     }
 
@@ -388,7 +392,8 @@ impl Launch<'_> {
         if let Some(machines) = self.provider.machines()
             && let Err(error) = delete_in_cloud(machines, &target, limit).await
         {
-            warn!(%error, "failed to delete machine of failed launch");
+            let error = &error as &dyn std::error::Error;
+            warn!(error, "failed to delete machine of failed launch");
         }
         held.value.external_id = Opaque::NULL;
         held.value.slot = None;

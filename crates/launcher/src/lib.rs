@@ -57,10 +57,10 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
-pub use error::Error;
+pub use error::{Error, StartError};
 pub use events::{Events, LaunchAttempt, LaunchResult, NoEvents};
 pub use handle::{DrainStatus, Handle, PoolStatus, Status};
-pub use launch::delete_in_cloud;
+pub use launch::{AttemptError, delete_in_cloud};
 pub use options::{Options, Timing};
 pub use provider::{DriverFactory, Surroundings};
 

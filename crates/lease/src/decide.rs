@@ -16,23 +16,23 @@ use crate::spec::ScopeAffinity;
 
 /// The records that a lease refers to.
 #[derive(Debug, Clone)]
-pub struct Observed<'a> {
-    pub request: Option<(RequestId, &'a NodeRequest)>,
+pub(crate) struct Observed<'a> {
+    pub(crate) request: Option<(RequestId, &'a NodeRequest)>,
     /// One for each node of the lease, in the same order.
-    pub nodes: Vec<ObservedNode<'a>>,
-    pub scope: ObservedScope<'a>,
+    pub(crate) nodes: Vec<ObservedNode<'a>>,
+    pub(crate) scope: ObservedScope<'a>,
 }
 
 #[derive(Debug, Clone, Copy)]
-pub struct ObservedNode<'a> {
+pub(crate) struct ObservedNode<'a> {
     /// None if there is no record.
-    pub node: Option<&'a Node>,
-    pub lock: LeaseLock,
+    pub(crate) node: Option<&'a Node>,
+    pub(crate) lock: LeaseLock,
 }
 
 /// The place of a lease in the lock queue of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LeaseLock {
+pub(crate) enum LeaseLock {
     /// It has not joined the queue.
     Absent,
     /// Another contender holds the lock.
@@ -42,7 +42,7 @@ pub enum LeaseLock {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub enum ObservedScope<'a> {
+pub(crate) enum ObservedScope<'a> {
     /// The lease has no scope.
     None,
     Exists(&'a LeaseScope),
@@ -51,7 +51,7 @@ pub enum ObservedScope<'a> {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub enum LeaseStep {
+pub(crate) enum LeaseStep {
     /// Do nothing until an observed record changes, or until a time.
     Wait { until: Option<Timestamp> },
     /// Record the id of the request.
@@ -81,16 +81,16 @@ pub enum LeaseStep {
 
 /// How long overdue leases and scopes can still be renewed.
 #[derive(Debug, Clone, Copy)]
-pub struct Renewal {
+pub(crate) struct Renewal {
     /// The longest time after an interruption.
-    pub window: Duration,
+    pub(crate) window: Duration,
     /// The time since the last interruption.
-    pub possible_for: Duration,
+    pub(crate) possible_for: Duration,
 }
 
 impl Renewal {
     /// Keeps everything that is overdue, for callers that do not know of interruptions.
-    pub const OPEN: Self = Self {
+    pub(crate) const OPEN: Self = Self {
         window: Duration::MAX,
         possible_for: Duration::ZERO,
     };
@@ -108,7 +108,7 @@ pub(crate) fn later(now: Timestamp, by: Duration) -> Timestamp {
 }
 
 /// Returns the next step of a lease. Its record is kept for the retention time after its end.
-pub fn next_step(
+pub(crate) fn next_step(
     lease: &Lease,
     observed: &Observed<'_>,
     retention: Duration,
@@ -183,7 +183,7 @@ fn taking(lease: &Lease, observed: &Observed<'_>) -> Option<LeaseStep> {
 
 /// Whether nodes are where a lease wants them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PlacementMatch {
+pub(crate) enum PlacementMatch {
     Matches,
     /// Another provider is accepted.
     Fallback(LeasePlacement),
@@ -192,7 +192,7 @@ pub enum PlacementMatch {
 
 /// Compares the providers of nodes with the placement of a lease. A launcher may fulfil a request on another provider
 /// when the requested one has declined it.
-pub fn match_placement<'a>(
+pub(crate) fn match_placement<'a>(
     lease: &Lease,
     nodes: impl IntoIterator<Item = &'a Node>,
 ) -> PlacementMatch {
@@ -297,7 +297,7 @@ fn changed_nodes(
 
 /// The next step of a scope.
 #[derive(Debug, Clone, PartialEq)]
-pub enum ScopeStep {
+pub(crate) enum ScopeStep {
     Wait {
         until: Option<Timestamp>,
     },
@@ -309,7 +309,7 @@ pub enum ScopeStep {
 
 /// Returns the next step of a scope with so many leases that have not ended. The leases of a closing scope end, and the
 /// scope is deleted after them.
-pub fn next_scope_step(
+pub(crate) fn next_scope_step(
     scope: &LeaseScope,
     leases: usize,
     renewal: Renewal,

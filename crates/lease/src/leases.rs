@@ -121,18 +121,6 @@ impl Leases {
         leases.into_iter().map(status).collect()
     }
 
-    /// Waits until the lease has its nodes, or will not get any.
-    pub async fn wait_settled(&self, caller: &Lessee, id: LeaseId) -> Result<LeaseStatus> {
-        let mut changes = self.context.leases.changes();
-        loop {
-            let status = self.get(caller, id).await?;
-            if status.lease.phase.is_settled() {
-                return Ok(status);
-            }
-            self.changed(&mut changes, id).await?;
-        }
-    }
-
     /// Returns a stream of the leases that change from now on.
     pub fn changes(&self) -> Changes<LeaseId> {
         self.context.leases.changes()
@@ -351,17 +339,6 @@ impl Leases {
         leases.retain(|item| item.value.scope == Some(scope));
         let status = |item: nodeyard_store::view::Item<_>| self.status(item.id, item.value);
         leases.into_iter().map(status).collect()
-    }
-
-    async fn changed(&self, changes: &mut Changes<LeaseId>, id: LeaseId) -> Result<()> {
-        use nodeyard_store::view::Change;
-        loop {
-            match changes.next().await {
-                Some(Change::Ids(ids)) if !ids.contains(&id) => {}
-                Some(_) => return Ok(()),
-                None => return Err(store::Error::Closed.into()),
-            }
-        }
     }
 
     /// Repeats an idempotent operation until the connection lasts for its answer.

@@ -10,13 +10,13 @@
 //! nodes as Zuul would: it locks them, sets them to in-use and deletes the request. Persistent contenders hold the locks,
 //! so the nodes do not look abandoned after a restart. A lease that is not renewed ends.
 //!
-//! Pure functions decide the next step ([`decide`]) on snapshots, and every write checks the versions that were read. So any
+//! Pure functions decide the next step (`decide`) on snapshots, and every write checks the versions that were read. So any
 //! number of processes may work on the same leases, and another one continues after a crash.
 //!
 //! [`Leases`] is the interface for callers; HTTP and permissions are not part of it, a [`Lessee`] names the caller.
 
 pub mod connection;
-pub mod decide;
+mod decide;
 pub mod inventory;
 
 mod buildsets;

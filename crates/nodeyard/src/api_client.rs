@@ -3,32 +3,30 @@
 //! Commands make few calls, so each call opens a connection of its own, and a restarted server needs no special
 //! handling.
 
+mod endpoint;
 mod lease;
 mod tls;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use clap::Args;
-use http_body_util::{BodyExt as _, Full, Limited};
+use http_body_util::Full;
 use hyper::body::Bytes;
-use hyper::client::conn::http1;
-use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue};
-use hyper::{Method, Request, StatusCode, Uri};
-use hyper_util::rt::TokioIo;
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
+use hyper::{Method, StatusCode};
 use nodeyard_config::Config;
 use nodeyard_http_api::LocalToken;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio::time;
 
 use crate::context::CommandContext;
 use crate::store_access;
 
+pub(crate) use endpoint::HttpEndpoint;
 pub(crate) use lease::{LeaseResponse, LeasedNode, PageResponse, ScopeResponse};
 
 /// The maximum size of a response, to bound memory if another service listens on that port.
@@ -61,11 +59,7 @@ impl ApiArgs {
 /// Calls the API. Cloning is cheap.
 #[derive(Clone)]
 pub(crate) struct ApiClient {
-    host: String,
-    port: u16,
-    /// The prefix of all paths.
-    prefix: String,
-    tls: Option<tls::Connector>,
+    endpoint: HttpEndpoint,
     token: Option<HeaderValue>,
     /// Where the address comes from, if it was not given on the command line.
     note: String,
@@ -105,12 +99,13 @@ impl ApiClient {
             None => configured(config),
         };
         let token = token(args, config)?;
-        let mut client = Self::at(&url, args.api_ca.as_deref())
+        let endpoint = HttpEndpoint::new(&url, args.api_ca.as_deref())
             .with_context(|| format!("invalid API URL {url:?}"))?;
-        if args.api.is_none() {
-            client.note = format!(" ({})", context.config_note());
-        }
-        client.token = token
+        let note = match args.api {
+            Some(_) => String::new(),
+            None => format!(" ({})", context.config_note()),
+        };
+        let token = token
             .map(|token| HeaderValue::from_str(&format!("Bearer {token}")))
             .transpose()
             .context("the token contains invalid characters")?
@@ -118,25 +113,10 @@ impl ApiClient {
                 value.set_sensitive(true);
                 value
             });
-        Ok(client)
-    }
-
-    fn at(url: &str, ca: Option<&std::path::Path>) -> anyhow::Result<Self> {
-        let uri: Uri = url.parse()?;
-        let tls = match uri.scheme_str() {
-            Some("http") => None,
-            Some("https") => Some(tls::Connector::new(ca)?),
-            _ => bail!("// or https://"),
-        };
-        let host = uri.host().context("it has no host")?;
-        let default = if tls.is_some() { 443 } else { 80 };
         Ok(Self {
-            host: host.trim_matches(['[', ']']).to_owned(),
-            port: uri.port_u16().unwrap_or(default),
-            prefix: format!("{}/api/v1", uri.path().trim_end_matches('/')),
-            tls,
-            token: None,
-            note: String::new(),
+            endpoint,
+            token,
+            note,
         })
     }
 
@@ -180,17 +160,12 @@ impl ApiClient {
         timeout: Duration,
     ) -> anyhow::Result<T> {
         let unreachable = || {
-            let Self {
-                host, port, note, ..
-            } = self;
-            format!(
-                "the API at {host}:{port} does not respond; is `nodeyard up` running there?{note}"
-            )
+            let Self { endpoint, note, .. } = self;
+            format!("the API at {endpoint} does not respond; is `nodeyard up` running there?{note}")
         };
-        let mut request = Request::builder()
-            .method(method)
-            .uri(format!("{}{path}", self.prefix))
-            .header(HOST, format!("{}:{}", self.host, self.port))
+        let mut request = self
+            .endpoint
+            .request(method, &format!("/api/v1{path}"))
             .header(ACCEPT, "application/json");
         if let Some(token) = &self.token {
             request = request.header(AUTHORIZATION, token);
@@ -206,40 +181,17 @@ impl ApiClient {
             None => Bytes::new(),
         };
         let request = request.body(Full::new(bytes))?;
-        let (status, body) = time::timeout(timeout, self.exchange(request))
+        let response = time::timeout(timeout, self.endpoint.exchange(request, MAX_RESPONSE_SIZE))
             .await
             .with_context(unreachable)?
             .with_context(unreachable)?;
+        let (status, body) = (response.status(), response.into_body());
         if !status.is_success() {
             return Err(api_error(status, &body).into());
         }
         serde_json::from_slice(&body)
             .with_context(|| format!("failed to parse the API's response to {path}"))
     }
-
-    async fn exchange(&self, request: Request<Full<Bytes>>) -> anyhow::Result<(StatusCode, Bytes)> {
-        let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
-        match &self.tls {
-            Some(tls) => send_request(tls.connect(&self.host, stream).await?, request).await,
-            None => send_request(stream, request).await,
-        }
-    }
-}
-
-async fn send_request(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    request: Request<Full<Bytes>>,
-) -> anyhow::Result<(StatusCode, Bytes)> {
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    let driving = tokio::spawn(connection);
-    let answer = sender.send_request(request).await?;
-    let status = answer.status();
-    let body = Limited::new(answer.into_body(), MAX_RESPONSE_SIZE)
-        .collect()
-        .await;
-    driving.abort();
-    let body = body.map_err(|error| anyhow::anyhow!(error))?;
-    Ok((status, body.to_bytes()))
 }
 
 fn api_error(status: StatusCode, body: &[u8]) -> ApiError {
@@ -298,22 +250,6 @@ fn token(args: &ApiArgs, config: Option<&Config>) -> anyhow::Result<Option<Strin
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn urls_of_all_forms_are_parsed() {
-        for (url, host, port, prefix) in [
-            ("http://127.0.0.1:8006", "127.0.0.1", 8006, "/api/v1"),
-            ("http://[::1]:8006/", "::1", 8006, "/api/v1"),
-            ("http://ci.example/yard/", "ci.example", 80, "/yard/api/v1"),
-        ] {
-            let client = ApiClient::at(url, None).unwrap();
-            assert_eq!((&*client.host, client.port), (host, port), "{url}");
-            assert_eq!(client.prefix, prefix);
-        }
-        for url in ["ci.example", "ftp://ci.example", "", "http://"] {
-            assert!(ApiClient::at(url, None).is_err(), "{url}");
-        }
-    }
 
     #[test]
     fn error_responses_become_the_servers_message() {

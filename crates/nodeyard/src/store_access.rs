@@ -73,7 +73,9 @@ impl StoreTarget {
 /// Connects to ZooKeeper in the background. Fails only if the TLS files are invalid.
 pub(crate) fn connect(options: Options) -> anyhow::Result<Arc<ZooKeeper>> {
     if let Some(tls) = &options.tls {
-        tls.load().context("invalid `zookeeper-tls`")?;
+        tls.load()
+            .context("invalid `zookeeper-tls`")
+            .code(ErrorCode::StoreTls)?;
     }
     Ok(ZooKeeper::connect(options))
 }

@@ -102,7 +102,7 @@ impl<'s> Call<'s> {
 
     /// Declares a call idempotent whose method is not.
     #[must_use]
-    pub fn repeatable(mut self) -> Self {
+    pub(crate) fn repeatable(mut self) -> Self {
         self.repeatable = true;
         self
     }
@@ -115,12 +115,12 @@ impl<'s> Call<'s> {
     }
 
     /// Like [`Call::json`], but returns None if the resource does not exist.
-    pub async fn json_if_found<T: DeserializeOwned>(self) -> Result<Option<T>, Error> {
+    pub(crate) async fn json_if_found<T: DeserializeOwned>(self) -> Result<Option<T>, Error> {
         found(self.json().await)
     }
 
     /// Sends the call. Succeeds if the resource does not exist.
-    pub async fn send_ignoring_missing(self) -> Result<(), Error> {
+    pub(crate) async fn send_ignoring_missing(self) -> Result<(), Error> {
         found(self.send().await)?;
         Ok(())
     }

@@ -94,7 +94,7 @@ impl Error {
     }
 
     #[must_use]
-    pub fn with_message(mut self, message: impl Into<Box<str>>) -> Self {
+    pub(crate) fn with_message(mut self, message: impl Into<Box<str>>) -> Self {
         self.0.message = Some(message.into());
         self
     }

@@ -9,6 +9,7 @@ pub mod nodes;
 
 use std::time::Duration;
 
+use nodeyard_model::{Coded, ErrorCode};
 use nodeyard_store::registry::Patience;
 
 /// How long to wait for a lock, because daemons hold locks for short moments.
@@ -31,4 +32,13 @@ pub enum Error {
     UnknownImage,
     #[error(transparent)]
     Store(#[from] nodeyard_store::Error),
+}
+
+impl Coded for Error {
+    fn code(&self) -> Option<ErrorCode> {
+        match self {
+            Self::Store(error) => error.code(),
+            _ => None,
+        }
+    }
 }

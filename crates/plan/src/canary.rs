@@ -182,7 +182,7 @@ impl CanaryState {
     }
 
     /// Which builds they would use if nothing was pinned.
-    pub fn by_merit(
+    pub(crate) fn by_merit(
         &self,
         uploaded: Uploaded<'_>,
         policy: Option<&CanaryPolicy>,

@@ -1,11 +1,9 @@
 //! Which errors of the store have which code.
 
-use std::error::Error as StdError;
-
 use nodeyard_model::{Coded, ErrorCode};
 
 use crate::Error;
-use crate::zookeeper::{DialError, ZooKeeperTlsError};
+use crate::zookeeper::DialError;
 
 impl Coded for Error {
     fn code(&self) -> Option<ErrorCode> {
@@ -22,7 +20,10 @@ impl Coded for Error {
                 ErrorCode::RecordChanged
             }
             Self::Multi { source, .. } => return source.code(),
-            Self::Backend { source, .. } => of_backend(&**source),
+            Self::Backend { source, .. } => match source.downcast_ref::<DialError>() {
+                Some(error) => return error.code(),
+                None => ErrorCode::StoreFailed,
+            },
             Self::NoNode { .. }
             | Self::NoChildrenForEphemerals { .. }
             | Self::InvalidPath(_)
@@ -31,16 +32,11 @@ impl Coded for Error {
     }
 }
 
-fn of_backend(cause: &(dyn StdError + 'static)) -> ErrorCode {
-    match cause.downcast_ref::<DialError>() {
-        Some(DialError::Tls(_)) => ErrorCode::StoreTls,
-        Some(_) => ErrorCode::StoreUnreachable,
-        None => ErrorCode::StoreFailed,
-    }
-}
-
-impl Coded for ZooKeeperTlsError {
+impl Coded for DialError {
     fn code(&self) -> Option<ErrorCode> {
-        Some(ErrorCode::StoreTls)
+        Some(match self {
+            Self::Tls(_) => ErrorCode::StoreTls,
+            _ => ErrorCode::StoreUnreachable,
+        })
     }
 }

@@ -107,7 +107,7 @@ impl WatchSender {
         true
     }
 
-    pub fn is_dropped(&self) -> bool {
+    pub(crate) fn is_dropped(&self) -> bool {
         self.queue.strong_count() == 0
     }
 

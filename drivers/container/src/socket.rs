@@ -5,11 +5,9 @@ use std::path::{Path, PathBuf};
 use async_trait::async_trait;
 use bytes::Bytes;
 use http_body_util::combinators::BoxBody;
-use http_body_util::{BodyExt, Empty, Full, Limited};
+use http_body_util::{BodyExt, Empty, Full};
 use hyper::Request;
-use hyper::client::conn::http1;
 use hyper::header::{CONTENT_TYPE, HOST};
-use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
@@ -66,33 +64,13 @@ impl Socket {
             cause,
         };
         let stream = UnixStream::connect(&self.path).await.map_err(unreachable)?;
-        let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
+        let response = nodeyard_fetch::exchange(stream, request(call)?, MAX_RESPONSE)
             .await
             .map_err(RuntimeCallError::disconnected)?;
-        let request = request(call)?;
-        let response = async {
-            let parts = sender
-                .send_request(request)
-                .await
-                .map_err(RuntimeCallError::disconnected)?;
-            let status = parts.status().as_u16();
-            let body = Limited::new(parts.into_body(), MAX_RESPONSE).collect();
-            let body = body
-                .await
-                .map_err(RuntimeCallError::disconnected)?
-                .to_bytes();
-            Ok(RuntimeResponse { status, body })
-        };
-        tokio::pin!(response, connection);
-        tokio::select! {
-            biased;
-            response = &mut response => response,
-            ended = &mut connection => match ended {
-                // What arrived before the connection was closed is still buffered.
-                Ok(()) => response.await,
-                Err(cause) => Err(RuntimeCallError::disconnected(cause)),
-            },
-        }
+        Ok(RuntimeResponse {
+            status: response.status().as_u16(),
+            body: response.into_body(),
+        })
     }
 }
 

@@ -29,8 +29,9 @@ const UPDATE_QUEUE_LEN: usize = 64;
 /// How long a draining connection waits for the response to its last GRAB_JOB.
 const DRAIN_RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Why a connection of a worker ended.
 #[derive(Debug, thiserror::Error)]
-enum WorkerConnectionError {
+pub enum WorkerConnectionError {
     #[error(transparent)]
     Connect(#[from] ConnectError),
     #[error(transparent)]

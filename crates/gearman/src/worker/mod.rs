@@ -22,6 +22,7 @@ use self::registry::{FunctionRegistry, RegisteredFunction};
 use crate::codec::FrameLimits;
 use crate::net::{GearmanEndpoint, Keepalive, ReconnectBackoff};
 
+pub use self::connection::WorkerConnectionError;
 pub use self::job::{Job, JobError, JobHandler, JobInterrupt};
 
 /// Options of a [`JobWorker`].

@@ -108,8 +108,8 @@ async fn unknown_certificates_are_rejected() {
     let mut files = tls_files(&authority.sign("x"));
     let interop = GearmanTestCa::new();
     let foreign_tls = interop.sign("main");
-    files.cert = std::fs::read(&foreign_tls.cert).unwrap();
-    files.key = std::fs::read(&foreign_tls.key).unwrap();
+    files.cert = foreign_tls.cert.clone();
+    files.key = foreign_tls.key.clone();
     let tls = ClientTls::new(&files, HostCheck::ChainOnly).unwrap();
     let endpoint = GearmanEndpoint::new("127.0.0.1", server.port).with_tls(tls);
     let client = JobClient::new(JobClientOptions::new(vec![endpoint]));

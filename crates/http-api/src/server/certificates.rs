@@ -8,6 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use nodeyard_config::ApiTls;
+use nodeyard_tls::TlsError;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio_rustls::TlsAcceptor;
@@ -62,7 +63,7 @@ impl CertificateReloader {
     }
 
     /// Reloads the files if they have changed. Returns None if there is nothing to report.
-    async fn reload_if_changed(&mut self) -> Option<Result<(), ApiTlsError>> {
+    async fn reload_if_changed(&mut self) -> Option<Result<(), TlsError>> {
         let (files, seen, invalid) = (self.files.clone(), self.seen, self.invalid);
         let looking = spawn_blocking(move || {
             // Before the files are read, so that later changes are noticed by the next check.

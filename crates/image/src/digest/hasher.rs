@@ -73,7 +73,7 @@ impl Hasher {
     }
 
     /// Hashes `length` zero bytes.
-    pub fn zeros(&mut self, length: u64) {
+    pub(crate) fn zeros(&mut self, length: u64) {
         self.send(HashInput::Zeros(length));
         feed_zeros(&mut self.sha256, length);
     }

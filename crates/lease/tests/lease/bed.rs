@@ -8,8 +8,8 @@ use std::time::Duration;
 use nodeyard_config::{self as config, Environment, Mode};
 use nodeyard_launcher::{Launcher, NoEvents, Options as LauncherOptions, Parts, Timing};
 use nodeyard_lease::{
-    ExplainFailure, LeaseDependencies, LeaseKeeper, LeasePhase, LeaseSpec, LeaseStatus, Leases,
-    Lessee, NoExplanations, Options,
+    ExplainFailure, LeaseDependencies, LeaseId, LeaseKeeper, LeasePhase, LeaseSpec, LeaseStatus,
+    Leases, Lessee, NoExplanations, Options,
 };
 use nodeyard_model::{Clock, Label, NodeId, layout, now};
 use nodeyard_nodescan::NetworkScanner;
@@ -44,6 +44,18 @@ impl Time {
             let ahead = Duration::from_secs(ahead.load(Ordering::SeqCst));
             now() + ahead
         })
+    }
+}
+
+/// Waits until the lease has its nodes, or will not get any.
+pub(crate) async fn wait_settled(leases: &Leases, caller: &Lessee, id: LeaseId) -> LeaseStatus {
+    let mut changes = leases.changes();
+    loop {
+        let status = leases.get(caller, id).await.unwrap();
+        if status.lease.phase.is_settled() {
+            return status;
+        }
+        changes.next().await.unwrap();
     }
 }
 
@@ -221,16 +233,11 @@ impl Yard {
         self.wait_settled(caller, asked.id).await
     }
 
-    pub(crate) async fn wait_settled(
-        &self,
-        caller: &Lessee,
-        id: nodeyard_lease::LeaseId,
-    ) -> LeaseStatus {
-        let settled = self.leases().wait_settled(caller, id);
+    pub(crate) async fn wait_settled(&self, caller: &Lessee, id: LeaseId) -> LeaseStatus {
+        let settled = wait_settled(self.leases(), caller, id);
         tokio::time::timeout(PATIENCE, settled)
             .await
             .expect("a lease does not wait for ever")
-            .unwrap()
     }
 
     pub(crate) async fn ended(&self, caller: &Lessee, id: nodeyard_lease::LeaseId) -> LeaseStatus {

@@ -10,7 +10,9 @@ use nodeyard_store::registry::Registry;
 use nodeyard_store::testing::{Fuse, Moment, Mortal};
 use nodeyard_testbeds::sample;
 
-use crate::bed::{Keeping, Store, Time, ask, caller, eventually, launcher, logs, nothing_is_left};
+use crate::bed::{
+    Keeping, Store, Time, ask, caller, eventually, launcher, logs, nothing_is_left, wait_settled,
+};
 use crate::cloud::{Clouds, small_and_large};
 
 /// Runs at the same time; they mostly wait.
@@ -37,7 +39,7 @@ async fn live(leases: &Leases, life: Life) -> Vec<NodeId> {
         },
     };
     let asked = leases.create(&me, &wanted, Some("key")).await.unwrap();
-    let status = leases.wait_settled(&me, asked.id).await.unwrap();
+    let status = wait_settled(leases, &me, asked.id).await;
     let nodes: Vec<NodeId> = status
         .lease
         .nodes

@@ -8,7 +8,7 @@ use nodeyard_lease::{EndCause, ExplainFailure, LeasePhase};
 use nodeyard_model::RequestId;
 
 use crate::bed::{
-    Keeping, PATIENCE, Store, Time, ask, caller, launcher, leases_with, logs, options,
+    Keeping, PATIENCE, Store, Time, ask, caller, launcher, leases_with, logs, options, wait_settled,
 };
 use crate::cloud::{Clouds, small_and_large};
 
@@ -35,8 +35,8 @@ async fn a_lease_whose_task_panicked_is_looked_at_again() {
     let me = caller("acme");
     let spec = ask(&["unheard-of"]);
     let id = keeping.leases.create(&me, &spec, None).await.unwrap().id;
-    let settled = tokio::time::timeout(PATIENCE, keeping.leases.wait_settled(&me, id));
-    let lease = settled.await.unwrap().unwrap().lease;
+    let settled = tokio::time::timeout(PATIENCE, wait_settled(&keeping.leases, &me, id));
+    let lease = settled.await.unwrap().lease;
     assert!(
         matches!(lease.phase, LeasePhase::Ending | LeasePhase::Ended),
         "{lease:?}"

@@ -7,7 +7,7 @@ use nodeyard_store::{TreePath, ext};
 use nodeyard_testbeds::store::connect;
 use nodeyard_testbeds::{Launcher, LauncherOptions, ZooKeeperServer};
 
-use crate::bed::{HOUR, Keeping, PATIENCE, Time, ask, caller, eventually};
+use crate::bed::{HOUR, Keeping, PATIENCE, Time, ask, caller, eventually, wait_settled};
 
 const NODES: &str = "labels: [{name: small}]\n\
      providers:\n\
@@ -38,7 +38,7 @@ async fn python_serves_leases_and_respects_them() {
         .create(&me, &ask(&["small", "small"]), None)
         .await
         .unwrap();
-    let status = leases.wait_settled(&me, asked.id).await.unwrap();
+    let status = wait_settled(leases, &me, asked.id).await;
     python.check().unwrap();
     assert_eq!(status.lease.phase, LeasePhase::Active, "{status:?}");
     let nodes: Vec<_> = status
@@ -51,7 +51,7 @@ async fn python_serves_leases_and_respects_them() {
     // One node goes around once more: it was used, deleted and registered anew, while the other one stays.
     leases.release_node(&me, asked.id, nodes[0]).await.unwrap();
     let again = leases.create(&me, &ask(&["small"]), None).await.unwrap();
-    let again = leases.wait_settled(&me, again.id).await.unwrap();
+    let again = wait_settled(leases, &me, again.id).await;
     assert_eq!(again.lease.phase, LeasePhase::Active, "{again:?}");
     assert!(!nodes.contains(&again.lease.nodes[0].node));
     let kept = records.nodes().get(nodes[1]).await.unwrap().unwrap();

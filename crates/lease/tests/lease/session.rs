@@ -8,7 +8,7 @@ use nodeyard_lease::{EndCause, LeasePhase};
 use nodeyard_model::layout;
 use nodeyard_store::{Session, TreePath};
 
-use crate::bed::{HOUR, Keeping, Store, Yard, ask, caller, eventually};
+use crate::bed::{HOUR, Keeping, Store, Yard, ask, caller, eventually, wait_settled};
 use crate::cloud::small_and_large;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -23,7 +23,7 @@ async fn lost_connections_lose_nothing() {
         let (leases, me) = (yard.leases().clone(), me.clone());
         tokio::spawn(async move {
             let asked = leases.create(&me, &ask(&["small"]), None).await.unwrap();
-            let status = leases.wait_settled(&me, asked.id).await.unwrap();
+            let status = wait_settled(&leases, &me, asked.id).await;
             assert_eq!(status.lease.phase, LeasePhase::Active, "{status:?}");
             leases.renew(&me, asked.id, None).await.unwrap();
             let ended = leases.release(&me, asked.id).await.unwrap();

@@ -11,6 +11,7 @@ use nodeyard_store::{TreePath, Version, ext};
 
 use crate::bed::{
     HOUR, Keeping, Store, Time, Yard, admin, ask, caller, eventually, launcher, leases,
+    wait_settled,
 };
 use crate::cloud::{Clouds, small_and_large};
 
@@ -60,7 +61,7 @@ async fn one_of_many_keepers_works_and_the_next_takes_over() {
         let me = &me;
         async move {
             let asked = leases.create(me, &ask(&["large"]), None).await.unwrap();
-            leases.wait_settled(me, asked.id).await.unwrap()
+            wait_settled(leases, me, asked.id).await
         }
     });
     let many = join_all(many).await;
@@ -127,9 +128,8 @@ async fn a_node_that_is_lost_before_it_was_taken_is_replaced() {
         .await
         .unwrap();
     let keeping = Keeping::start(tree, &time);
-    let status = tokio::time::timeout(HOUR, keeping.leases.wait_settled(&me, asked.id))
+    let status = tokio::time::timeout(HOUR, wait_settled(&keeping.leases, &me, asked.id))
         .await
-        .unwrap()
         .unwrap();
     let end = &status.lease.end;
     assert_eq!(status.lease.phase, LeasePhase::Active, "{end:?}");

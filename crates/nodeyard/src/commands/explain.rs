@@ -7,12 +7,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use http_body_util::{BodyExt as _, Empty, Limited};
+use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::header::ACCEPT;
-use hyper::{Request, StatusCode};
-use hyper_util::client::legacy::Client;
-use hyper_util::rt::TokioExecutor;
+use hyper::{Method, StatusCode};
 use nodeyard_builder::steward;
 use nodeyard_launcher::history;
 use nodeyard_lease::Lease;
@@ -22,6 +20,7 @@ use nodeyard_store::registry::Registry;
 use nodeyard_store::{Tree, TreePath};
 use serde_json::Value;
 
+use crate::api_client::HttpEndpoint;
 use crate::commands::image;
 use crate::commands::records::{self, RecordEntry};
 use crate::context::CommandContext;
@@ -193,12 +192,12 @@ async fn ask(
         OutputFormat::Json | OutputFormat::Yaml => "application/json",
         OutputFormat::Table => "text/plain",
     };
-    let page = format!("{}/explain/{request}", url.trim_end_matches('/'));
-    let asked = Request::get(&page)
+    let endpoint = HttpEndpoint::new(&url, None).with_context(|| format!("invalid URL {url}"))?;
+    let path = format!("/explain/{request}");
+    let asked = endpoint
+        .request(Method::GET, &path)
         .header(ACCEPT, kind)
-        .body(Empty::<Bytes>::new());
-    let asked = asked.with_context(|| format!("invalid URL {url}"))?;
-    let client = Client::builder(TokioExecutor::new()).build_http();
+        .body(Full::default())?;
     let unreachable = || match &args.url {
         Some(url) => format!("no launcher responds at {url}"),
         None => {
@@ -206,21 +205,17 @@ async fn ask(
             format!("no launcher responds at {url}; name its web server with --url ({note})")
         }
     };
-    let answer = tokio::time::timeout(PATIENCE, client.request(asked))
+    let answer = tokio::time::timeout(PATIENCE, endpoint.exchange(asked, MAX_ANSWER))
         .await
         .with_context(unreachable)?
         .with_context(unreachable)?;
-    let status = answer.status();
-    let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await;
-    let body = body
-        .map_err(|error| anyhow::anyhow!(error))
-        .with_context(unreachable)?
-        .to_bytes();
+    let (status, body) = (answer.status(), answer.into_body());
     match status {
         StatusCode::NOT_FOUND => Ok(None),
         status if status.is_success() => Ok(Some(body)),
         status => bail!(
-            "{page} responded with {status}: {}",
+            "{}{path} responded with {status}: {}",
+            url.trim_end_matches('/'),
             String::from_utf8_lossy(&body).trim()
         ),
     }

@@ -102,7 +102,11 @@ impl Clients {
     }
 
     fn endpoint(&self, port: u16, who: &Identity) -> GearmanEndpoint {
-        let files = TlsFiles::read(&self.authority.ca, &who.cert, &who.key).unwrap();
+        let files = TlsFiles {
+            ca: self.authority.ca.clone(),
+            cert: who.cert.clone(),
+            key: who.key.clone(),
+        };
         let tls = ClientTls::new(&files, HostCheck::ChainOnly).unwrap();
         GearmanEndpoint::new("127.0.0.1", port).with_tls(tls)
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use nodeyard_tls::TlsError;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream, lookup_host};
@@ -14,7 +15,7 @@ use tokio::time::sleep;
 use tokio_rustls::TlsConnector;
 
 use super::options::Host;
-use super::tls::{ZooKeeperTlsError, ZooKeeperTlsFiles};
+use super::tls::ZooKeeperTlsFiles;
 use super::wire::{ConnectRequest, ConnectResponse, WireError, take_frame};
 
 /// The maximum size of a connect response.
@@ -52,7 +53,7 @@ pub enum DialError {
         source: io::Error,
     },
     #[error("failed to configure TLS")]
-    Tls(#[from] ZooKeeperTlsError),
+    Tls(#[from] TlsError),
     #[error("TLS handshake with {host} failed")]
     TlsHandshake {
         host: Host,

@@ -22,5 +22,5 @@ mod watches;
 pub use dial::DialError;
 pub use handle::ZooKeeper;
 pub use options::{Host, InvalidHost, Options};
-pub use tls::{ZooKeeperTlsError, ZooKeeperTlsFiles};
+pub use tls::ZooKeeperTlsFiles;
 pub use translate::ServerError;

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use nodeyard_model::with_causes;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
@@ -129,7 +128,7 @@ impl SessionTask {
                     }
                     Err(error) => {
                         tracing::debug!(
-                            error = with_causes(&error),
+                            error = &error as &dyn std::error::Error,
                             "failed to connect to ZooKeeper server"
                         );
                         refused |= matches!(error, DialError::Refused { .. });
@@ -275,7 +274,7 @@ impl SessionTask {
         if due && self.closing.is_none() {
             self.complained = Some(Instant::now());
             tracing::warn!(
-                error = with_causes(&failure),
+                error = &failure as &dyn std::error::Error,
                 "failed to connect to any ZooKeeper server; retrying"
             );
         }

@@ -102,8 +102,8 @@ fn endpoint(server: &GearmanServer) -> anyhow::Result<GearmanEndpoint> {
     else {
         return Ok(plain);
     };
-    let tls = TlsFiles::read(Path::new(ca), Path::new(cert), Path::new(key))
-        .and_then(|files| ClientTls::new(&files, HostCheck::ChainOnly))
+    let files = tls_files(ca, cert, key);
+    let tls = ClientTls::new(&files, HostCheck::ChainOnly)
         .with_context(|| format!("gearman server {}", server.host))?;
     Ok(plain.with_tls(tls))
 }
@@ -146,7 +146,7 @@ async fn listening(
         }
         return Ok((options, None));
     };
-    let files = TlsFiles::read(Path::new(ca), Path::new(cert), Path::new(key))?;
+    let files = tls_files(ca, cert, key);
     options.tls = Some(ServerTls::new(&files)?);
     if let Some(clients) = &listen.clients {
         let mut access = AccessList::new();
@@ -164,6 +164,14 @@ async fn listening(
     }
     let tls = ClientTls::new(&files, HostCheck::ChainOnly)?;
     Ok((options, Some(tls)))
+}
+
+fn tls_files(ca: &str, cert: &str, key: &str) -> TlsFiles {
+    TlsFiles {
+        ca: ca.into(),
+        cert: cert.into(),
+        key: key.into(),
+    }
 }
 
 /// Returns the rights for functions that match the patterns; without patterns for all functions.

@@ -28,15 +28,15 @@ pub use request::{AddWatchMode, ConnectRequest, Create, MultiOp, OpCode, Request
 /// The `xid` of a watch event.
 pub const XID_EVENT: i32 = -1;
 /// The `xid` of a ping and of its reply.
-pub const XID_PING: i32 = -2;
+pub(crate) const XID_PING: i32 = -2;
 /// The `xid` of the request that restores watches.
-pub const XID_SET_WATCHES: i32 = -8;
+pub(crate) const XID_SET_WATCHES: i32 = -8;
 
 /// The default limit of a request (`jute.maxbuffer`), without the length field. The server closes the connection on
 /// larger requests.
 pub const MAX_REQUEST: usize = 0xf_ffff;
 /// The client's limit of a reply, sufficient for a list of a million children. Servers do not limit replies.
-pub const MAX_REPLY: usize = 64 * 1024 * 1024;
+pub(crate) const MAX_REPLY: usize = 64 * 1024 * 1024;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

@@ -227,7 +227,7 @@ impl Request {
     }
 
     /// Returns whether the request is a read, which can be repeated.
-    pub fn is_read(&self) -> bool {
+    pub(crate) fn is_read(&self) -> bool {
         matches!(
             self,
             Request::Exists { .. }
