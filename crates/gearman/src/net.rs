@@ -63,7 +63,9 @@ impl GearmanEndpoint {
     ) -> Result<ServerStream, ConnectError> {
         let attempt = async {
             let (host, port, tls) = match self {
-                Self::Unix(path) => return Ok(ServerStream::Unix(UnixStream::connect(path).await?)),
+                Self::Unix(path) => {
+                    return Ok(ServerStream::Unix(UnixStream::connect(path).await?));
+                }
                 Self::Tcp { host, port, tls } => (host, *port, tls),
             };
             let tcp = TcpStream::connect((host.as_str(), port)).await?;

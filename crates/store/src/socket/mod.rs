@@ -25,7 +25,7 @@ mod watches;
 
 pub use client::{ConnectOptions, connect};
 pub use listener::StoreSocket;
-pub use private::{PrivateSocket, SocketBindError};
+pub use private::{PrivateSocket, SocketBindError, SocketFile};
 
 /// The name of the socket in the directory of the store.
 pub const FILE_NAME: &str = "store.sock";

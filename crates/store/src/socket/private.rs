@@ -23,9 +23,13 @@ pub enum SocketBindError {
 /// A listening socket that only processes of the same user can connect to. It is unlinked when dropped.
 #[derive(Debug)]
 pub struct PrivateSocket {
-    pub listener: UnixListener,
-    path: PathBuf,
+    pub(super) listener: UnixListener,
+    file: SocketFile,
 }
+
+/// The name of a socket in the file system, which is removed when dropped.
+#[derive(Debug)]
+pub struct SocketFile(PathBuf);
 
 impl PrivateSocket {
     /// Creates the socket under a temporary name, sets its permissions, and renames it, which also replaces the socket of
@@ -55,18 +59,19 @@ impl PrivateSocket {
         fs::rename(&draft, path)?;
         Ok(Self {
             listener,
-            path: path.to_owned(),
+            file: SocketFile(path.to_owned()),
         })
     }
 
-    pub fn path(&self) -> &Path {
-        &self.path
+    /// Returns the socket, and its name, which is to be kept while the socket is served.
+    pub fn into_parts(self) -> (UnixListener, SocketFile) {
+        (self.listener, self.file)
     }
 }
 
-impl Drop for PrivateSocket {
+impl Drop for SocketFile {
     fn drop(&mut self) {
         // A name that stays is replaced by the next owner.
-        let _ = fs::remove_file(&self.path);
+        let _ = fs::remove_file(&self.0);
     }
 }
