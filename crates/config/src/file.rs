@@ -44,7 +44,7 @@ section! {
         "state-dir" [ours] state_dir: Option<String> = optional;
         /// Gearman job servers; a private one inside the process when absent.
         "gearman-servers" [ours] gearman_servers: Vec<GearmanServer> = default(Vec::<GearmanServer>::new());
-        /// The job server inside the process; on loopback when absent.
+        /// A job server in this process for other hosts. Without it, and without `gearman-servers`, only this user can reach the server.
         "gearman-listen" [ours] gearman_listen: Option<GearmanListen> = optional;
         /// Patterns of image names this builder works on; all of its images when absent.
         "builder-images" [ours] builder_images: Option<OneOrMany<String>> = optional;

@@ -5,13 +5,14 @@
 
 use std::fmt;
 use std::io;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 
 use crate::tls::ClientTls;
@@ -19,29 +20,39 @@ use crate::tls::ClientTls;
 /// The default port of gearman servers.
 pub const DEFAULT_PORT: u16 = 4730;
 
-/// The address of a job server, and TLS settings if it uses TLS.
+/// The address of a job server.
 #[derive(Clone, Debug)]
-pub struct GearmanEndpoint {
-    pub host: String,
-    pub port: u16,
-    pub tls: Option<ClientTls>,
+pub enum GearmanEndpoint {
+    Tcp {
+        host: String,
+        port: u16,
+        tls: Option<ClientTls>,
+    },
+    /// A unix socket on this host.
+    Unix(PathBuf),
 }
 
 impl GearmanEndpoint {
     /// Returns an endpoint that uses plain TCP.
     pub fn new(host: impl Into<String>, port: u16) -> Self {
-        Self {
+        Self::Tcp {
             host: host.into(),
             port,
             tls: None,
         }
     }
 
-    /// Returns the same endpoint with TLS enabled.
+    /// Returns the same endpoint with TLS enabled. A unix socket stays as it is.
     #[must_use]
-    pub fn with_tls(mut self, tls: ClientTls) -> Self {
-        self.tls = Some(tls);
-        self
+    pub fn with_tls(self, tls: ClientTls) -> Self {
+        match self {
+            Self::Tcp { host, port, .. } => Self::Tcp {
+                host,
+                port,
+                tls: Some(tls),
+            },
+            socket @ Self::Unix(_) => socket,
+        }
     }
 
     /// Connects to the server and completes the TLS handshake if TLS is enabled.
@@ -51,12 +62,18 @@ impl GearmanEndpoint {
         keepalive: Keepalive,
     ) -> Result<ServerStream, ConnectError> {
         let attempt = async {
-            let tcp = TcpStream::connect((self.host.as_str(), self.port)).await?;
+            let (host, port, tls) = match self {
+                Self::Unix(path) => {
+                    return Ok(ServerStream::Unix(UnixStream::connect(path).await?));
+                }
+                Self::Tcp { host, port, tls } => (host, *port, tls),
+            };
+            let tcp = TcpStream::connect((host.as_str(), port)).await?;
             keepalive.apply(&tcp)?;
-            let Some(ClientTls(config)) = &self.tls else {
+            let Some(ClientTls(config)) = tls else {
                 return Ok(ServerStream::Plain(tcp));
             };
-            let name = ServerName::try_from(self.host.clone()).map_err(io::Error::other)?;
+            let name = ServerName::try_from(host.clone()).map_err(io::Error::other)?;
             let tls = TlsConnector::from(config.clone())
                 .connect(name, tcp)
                 .await?;
@@ -78,10 +95,10 @@ impl GearmanEndpoint {
 
 impl fmt::Display for GearmanEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.host.contains(':') {
-            write!(f, "[{}]:{}", self.host, self.port)
-        } else {
-            write!(f, "{}:{}", self.host, self.port)
+        match self {
+            Self::Tcp { host, port, .. } if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Self::Tcp { host, port, .. } => write!(f, "{host}:{port}"),
+            Self::Unix(path) => path.display().fmt(f),
         }
     }
 }
@@ -133,11 +150,12 @@ impl Keepalive {
     }
 }
 
-/// A connection with or without TLS.
+/// A connection to a job server.
 #[derive(Debug)]
 pub(crate) enum ServerStream {
     Plain(TcpStream),
     Tls(Box<tokio_rustls::TlsStream<TcpStream>>),
+    Unix(UnixStream),
 }
 
 impl AsyncRead for ServerStream {
@@ -149,6 +167,7 @@ impl AsyncRead for ServerStream {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
             Self::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
+            Self::Unix(stream) => Pin::new(stream).poll_read(cx, buf),
         }
     }
 }
@@ -162,6 +181,7 @@ impl AsyncWrite for ServerStream {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_write(cx, data),
             Self::Tls(stream) => Pin::new(stream).poll_write(cx, data),
+            Self::Unix(stream) => Pin::new(stream).poll_write(cx, data),
         }
     }
 
@@ -169,6 +189,7 @@ impl AsyncWrite for ServerStream {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
             Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Unix(stream) => Pin::new(stream).poll_flush(cx),
         }
     }
 
@@ -176,6 +197,7 @@ impl AsyncWrite for ServerStream {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
             Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
         }
     }
 }

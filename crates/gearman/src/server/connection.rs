@@ -4,17 +4,16 @@
 //! port; since lines and packets may alternate here, the body would be executed if the HTTP head were only answered as
 //! unknown admin commands.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
-use tokio::io::{AsyncRead, AsyncReadExt, WriteHalf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, WriteHalf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::server::TlsStream;
 use tokio_util::codec::Decoder;
 
+use super::listener::{Peer, Socket};
 use super::scheduler::{ConnectionId, OutgoingMessage};
 use super::send_buffer::SendBuffer;
 use super::{ServerShared, ServerState};
@@ -34,7 +33,16 @@ const BATCH: usize = 8;
 /// Timeout for delivering the error packet to a peer that sent a malformed frame.
 const ERROR_DELIVERY_TIMEOUT: Duration = Duration::from_secs(5);
 
-pub(super) async fn serve(shared: Arc<ServerShared>, socket: TcpStream, peer: SocketAddr) {
+pub(super) async fn serve(shared: Arc<ServerShared>, socket: Socket, peer: Peer) {
+    let send_limit = shared.options.send_buffer_limit;
+    let socket = match socket {
+        Socket::Tcp(socket) => socket,
+        Socket::Unix(socket) => {
+            let (reader, writer) = tokio::io::split(socket);
+            let send_buffer = SendBuffer::new(send_limit, None);
+            return run(&shared, peer, None, reader, send_buffer, Some(writer)).await;
+        }
+    };
     if let Err(error) = shared.options.keepalive.apply(&socket) {
         tracing::debug!(%peer, %error, "failed to configure socket");
         return;
@@ -42,8 +50,9 @@ pub(super) async fn serve(shared: Arc<ServerShared>, socket: TcpStream, peer: So
     match &shared.options.tls {
         None => {
             let (reader, writer) = socket.into_split();
-            let send_buffer = SendBuffer::new(shared.options.send_buffer_limit, Some(writer));
-            run(&shared, peer, None, reader, send_buffer, None).await;
+            let send_buffer = SendBuffer::new(send_limit, Some(writer));
+            let no_stream: Option<WriteHalf<TcpStream>> = None;
+            run(&shared, peer, None, reader, send_buffer, no_stream).await;
         }
         Some(ServerTls(config)) => {
             let accept = TlsAcceptor::from(config.clone()).accept(socket);
@@ -59,7 +68,7 @@ pub(super) async fn serve(shared: Arc<ServerShared>, socket: TcpStream, peer: So
                 .and_then(|chain| chain.first());
             let subject = certificate.and_then(common_name);
             let (reader, writer) = tokio::io::split(stream);
-            let send_buffer = SendBuffer::new(shared.options.send_buffer_limit, None);
+            let send_buffer = SendBuffer::new(send_limit, None);
             run(
                 &shared,
                 peer,
@@ -75,11 +84,11 @@ pub(super) async fn serve(shared: Arc<ServerShared>, socket: TcpStream, peer: So
 
 async fn run(
     shared: &Arc<ServerShared>,
-    peer: SocketAddr,
+    peer: Peer,
     subject: Option<&str>,
     mut reader: impl AsyncRead + Unpin,
     send_buffer: SendBuffer,
-    tls_writer: Option<WriteHalf<TlsStream<TcpStream>>>,
+    stream: Option<impl AsyncWrite + Send + Unpin + 'static>,
 ) {
     let rights = shared
         .options
@@ -100,7 +109,7 @@ async fn run(
     // A separate task, so that a peer that does not read does not block reading from it.
     let writing = tokio::spawn({
         let send_buffer = send_buffer.clone();
-        async move { send_buffer.write(tls_writer).await }
+        async move { send_buffer.write(stream).await }
     });
     let ended = tokio::select! {
         () = send_buffer.closed.cancelled() => Ok(()),

@@ -1,4 +1,4 @@
-//! A job server with in-memory queues, on plain TCP (loopback only) or TLS with client certificates.
+//! A job server with in-memory queues, on plain TCP (loopback only), TLS with client certificates, or a unix socket.
 //!
 //! Where gear's server and gearmand differ, the defaults are: a job whose worker is lost fails at once, jobs with equal
 //! unique ids are separate, and an exception is sent only to clients that enabled exceptions (others receive a
@@ -8,6 +8,7 @@
 
 mod admin;
 mod connection;
+mod listener;
 mod metrics;
 mod rights;
 mod scheduler;
@@ -20,11 +21,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use self::listener::{Listener, Peer};
 use self::scheduler::{ConnectionId, Scheduler, SchedulerOptions};
 use self::send_buffer::SendBuffer;
 use crate::codec::FrameLimits;
@@ -109,11 +111,10 @@ pub enum JobServerError {
     },
 }
 
-/// A job server bound to its port; see [`JobServer::run`].
+/// A job server that listens; see [`JobServer::run`].
 #[derive(Debug)]
 pub struct JobServer {
-    listener: TcpListener,
-    address: SocketAddr,
+    listener: Listener,
     shared: Arc<ServerShared>,
 }
 
@@ -151,7 +152,15 @@ impl JobServer {
         }
         let bind_error = |source| JobServerError::Bind { listen, source };
         let listener = TcpListener::bind(listen).await.map_err(bind_error)?;
-        let address = listener.local_addr().map_err(bind_error)?;
+        Ok(Self::new(Listener::Tcp(listener), options))
+    }
+
+    /// Serves a unix socket, to processes of the same user and of root. The options for networks and rights do not apply.
+    pub fn on_unix_socket(listener: UnixListener, options: JobServerOptions) -> Self {
+        Self::new(Listener::Unix(listener), options)
+    }
+
+    fn new(listener: Listener, options: JobServerOptions) -> Self {
         // Prevents a worker connected to an earlier run from completing a job of this one.
         let run = uuid::Uuid::new_v4().simple().to_string();
         let scheduler = Scheduler::new(SchedulerOptions {
@@ -175,16 +184,15 @@ impl JobServer {
             timer: Notify::new(),
             timer_deadline: Mutex::new(None),
         });
-        Ok(Self {
-            listener,
-            address,
-            shared,
-        })
+        Self { listener, shared }
     }
 
-    /// Returns the address on which the server listens.
-    pub fn local_addr(&self) -> SocketAddr {
-        self.address
+    /// Returns the address on which the server listens, if it listens on TCP.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        match &self.listener {
+            Listener::Tcp(listener) => listener.local_addr().ok(),
+            Listener::Unix(_) => None,
+        }
     }
 
     pub fn handle(&self) -> ServerHandle {
@@ -206,9 +214,8 @@ impl JobServer {
             match accepted {
                 Ok((socket, peer)) => {
                     let open = tasks.len() - 1;
-                    if !self.shared.allows(peer.ip()) {
-                        self.shared
-                            .reject_connection(peer, "address not in the allow-list");
+                    if let Err(reason) = self.shared.check_peer(peer) {
+                        self.shared.reject_connection(peer, reason);
                     } else if open >= self.shared.options.max_connections {
                         self.shared.reject_connection(peer, "too many connections");
                     } else {
@@ -255,12 +262,22 @@ impl ServerShared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn allows(&self, address: IpAddr) -> bool {
-        let address = address.to_canonical();
-        self.options.allow.is_empty() || self.options.allow.iter().any(|net| net.contains(&address))
+    fn check_peer(&self, peer: Peer) -> Result<(), &'static str> {
+        match peer {
+            Peer::Tcp(address) => {
+                let address = address.ip().to_canonical();
+                let allow = &self.options.allow;
+                let allowed = allow.is_empty() || allow.iter().any(|net| net.contains(&address));
+                allowed.then_some(()).ok_or("address not in the allow-list")
+            }
+            Peer::Unix { user } => {
+                let allowed = user == 0 || user == rustix::process::geteuid().as_raw();
+                allowed.then_some(()).ok_or("another user")
+            }
+        }
     }
 
-    fn reject_connection(&self, peer: SocketAddr, reason: &str) {
+    fn reject_connection(&self, peer: Peer, reason: &str) {
         self.lock().scheduler.counters.connections_refused += 1;
         tracing::info!(%peer, reason, "connection rejected");
     }

@@ -2,7 +2,7 @@
 //!
 //! [`SendBuffer::push`] never waits, because it runs while the server's state is locked. After releasing the lock, the
 //! same task flushes: on plain TCP it writes what the socket accepts, which saves a task switch between a submit and
-//! its assignment. The remainder, and everything under TLS, is written by the connection's writer task.
+//! its assignment. The remainder, and everything on other sockets, is written by the connection's writer task.
 //!
 //! A connection that pushed into a buffer above its limit waits before it reads its next packet, so a slow client slows
 //! down only the worker that sends to it. Memory is bounded by the limit plus one frame per sending connection.
@@ -13,11 +13,9 @@ use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use rustix::net::{Shutdown, shutdown};
-use tokio::io::{AsyncWrite, AsyncWriteExt, WriteHalf};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::Notify;
-use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 
 use super::scheduler::OutgoingMessage;
@@ -57,8 +55,7 @@ impl SendBufferContent {
 }
 
 impl SendBuffer {
-    /// Creates a buffer. Flushes write to `socket` directly if there is one; otherwise [`Self::write`] is given a TLS
-    /// stream.
+    /// Creates a buffer. Flushes write to `socket` directly if there is one; otherwise [`Self::write`] is given a stream.
     pub(super) fn new(limit: usize, socket: Option<OwnedWriteHalf>) -> Self {
         Self {
             limit,
@@ -146,9 +143,9 @@ impl SendBuffer {
     }
 
     /// Writes data that was not flushed directly, until the connection closes.
-    pub(super) async fn write(&self, tls: Option<WriteHalf<TlsStream<TcpStream>>>) {
+    pub(super) async fn write(&self, stream: Option<impl AsyncWrite + Unpin>) {
         let writing = async {
-            match (&self.socket, tls) {
+            match (&self.socket, stream) {
                 (Some(socket), _) => self.write_buffered(socket).await,
                 (None, Some(stream)) => self.write_stream(stream).await,
                 (None, None) => Ok(()),

@@ -15,3 +15,4 @@ mod limits;
 mod suite;
 mod support;
 mod tls;
+mod unix_socket;

@@ -14,7 +14,7 @@ use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-const TIMEOUT: Duration = Duration::from_secs(300);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Panics if the future does not complete in time.
 pub(crate) async fn within_timeout<T>(what: &str, future: impl Future<Output = T>) -> T {
@@ -55,7 +55,7 @@ pub(crate) fn local() -> JobServerOptions {
 impl InProcessServer {
     pub(crate) async fn start(options: JobServerOptions) -> Self {
         let server = JobServer::bind(options).await.unwrap();
-        let (port, handle) = (server.local_addr().port(), server.handle());
+        let (port, handle) = (server.local_addr().unwrap().port(), server.handle());
         let shutdown = CancellationToken::new();
         let task = tokio::spawn(server.run(shutdown.clone()));
         Self {

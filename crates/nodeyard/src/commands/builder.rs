@@ -13,7 +13,6 @@ use nodeyard_builder::steward::{self, Steward};
 use nodeyard_builder::worker::{self, Worker};
 use nodeyard_config::ConfigHandle;
 use nodeyard_gearman::GearmanEndpoint;
-use nodeyard_gearman::server::JobServer;
 use nodeyard_plan::images::Pace;
 use nodeyard_store::Tree;
 use tokio_util::sync::CancellationToken;
@@ -55,8 +54,7 @@ pub(crate) async fn run(
     let JobServers { endpoints, own } = JobServers::of(&first).await?;
     let metrics = BuilderMetrics::new(open_statsd().await?, &host);
     let serving = CancellationToken::new();
-    let address = own.as_ref().map(JobServer::local_addr);
-    let job_server = own.as_ref().map(JobServer::handle);
+    let job_server = own.as_ref().map(|own| own.server.handle());
     let server = own.map(|server| tokio::spawn(server.run(serving.clone())));
     let config = follow(config);
     let mut options = worker::Options::new(&*host, endpoints.clone());
@@ -78,12 +76,7 @@ pub(crate) async fn run(
     let pages = pages::bind(&first, metrics, handle.clone(), job_server).await?;
     let serving_pages = pages::serve(pages, serving.clone());
     let announcing = async {
-        // The worker has created and locked images-dir by now.
-        if handle.until_ready().await
-            && let Some(address) = address
-        {
-            job_server::publish_address(&first, address);
-        }
+        handle.until_ready().await;
         started.cancel();
     };
     let working = async {

@@ -2,7 +2,8 @@
 
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
 use std::process::Stdio;
 
 use nodeyard_testbeds::executable;
@@ -74,9 +75,11 @@ fn is_built_uploaded_and_explained() {
         "{}",
         logs.out
     );
-    // The system chose the job server's port; commands on this host are told it.
-    let told = fs::read_to_string(bed.path("images/job-server.txt")).unwrap();
-    std::net::TcpStream::connect(told.trim()).unwrap();
+    // Commands of this user reach the private job server, and nobody else does.
+    let socket = bed.path("images/job-server.sock");
+    UnixStream::connect(&socket).unwrap();
+    let mode = fs::metadata(&socket).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
     image(&bed, &["pause", "tiny"]).succeeded();
     let why = image(&bed, &["why", "tiny"]).succeeded();
     assert!(why.out.contains("paused"), "{}", why.out);
@@ -228,15 +231,9 @@ fn is_not_waited_for_where_its_uploads_are_paused() {
     assert!(providers.all(|provider| provider == "somewhere"));
 }
 
-/// Where the daemon's own job server is.
-fn job_server(bed: &Bed) -> String {
-    let told = fs::read_to_string(bed.path("images/job-server.txt")).unwrap();
-    told.trim().to_owned()
-}
-
 /// Whether a worker follows a log for somebody now.
 fn is_followed(bed: &Bed) -> bool {
-    let mut server = TcpStream::connect(job_server(bed)).unwrap();
+    let mut server = UnixStream::connect(bed.path("images/job-server.sock")).unwrap();
     server.write_all(b"status\n").unwrap();
     let mut said = String::new();
     while !said.ends_with("\n.\n") {
@@ -301,6 +298,10 @@ fn has_a_log_that_is_followed_while_it_is_built() {
 #[test]
 fn has_its_log_from_the_server_where_its_worker_is() {
     let bed = bed();
+    let known = bed.free_port();
+    let config = fs::read_to_string(bed.path("nodepool.yaml")).unwrap();
+    let listen = format!("gearman-listen: {{port: {known}}}\n");
+    bed.write("nodepool.yaml", config.clone() + &listen);
     let _daemon = up(&bed);
     image(&bed, &["build", "tiny", "--wait"]).succeeded();
     // The worker does not know the first of these servers.
@@ -315,12 +316,9 @@ fn has_its_log_from_the_server_where_its_worker_is() {
     bed.write("other.yaml", other);
     let other = bed.start("other-log", ["-c", "other.yaml", "up"]);
     other.wait_for_log("job server ready");
-    let server = job_server(&bed);
-    let (host, port) = server.rsplit_once(':').unwrap();
     let servers = format!(
-        "gearman-servers: [{{host: 127.0.0.1, port: {listen}}}, {{host: {host}, port: {port}}}]\n"
+        "gearman-servers: [{{host: 127.0.0.1, port: {listen}}}, {{host: 127.0.0.1, port: {known}}}]\n"
     );
-    let config = fs::read_to_string(bed.path("nodepool.yaml")).unwrap();
     // Where the command itself finds no logs.
     let config = config.replace("build-log-dir: logs", "build-log-dir: elsewhere");
     bed.write("both.yaml", config + &servers);

@@ -175,7 +175,10 @@ fn a_job_publishes_and_the_filter_finds_the_newest() {
         .run(["-c", "nodepool.yaml", "image", "candidates"]);
     let table = table.succeeded().out;
     assert!(table.contains("selected: the newest"), "{table}");
-    assert!(table.contains("hidden: 1 image matching no condition"), "{table}");
+    assert!(
+        table.contains("hidden: 1 image matching no condition"),
+        "{table}"
+    );
 }
 
 #[test]

@@ -227,7 +227,11 @@ fn an_import_changes_nothing_unless_it_can_do_everything() {
     for (name, text, reason) in [
         ("empty", "", "the file is empty"),
         ("foreign", "{\"a\": 1}\n", "line 1: expected the header"),
-        ("newer", "{\"nodeyard-export\": 3}\n", "unsupported export format 3"),
+        (
+            "newer",
+            "{\"nodeyard-export\": 3}\n",
+            "unsupported export format 3",
+        ),
         (
             "cut",
             "{\"nodeyard-export\": 2}\n{\"path\": \"/x\"}\n",

@@ -35,7 +35,7 @@ fn a_store_that_commands_could_not_reach_is_refused_at_once() {
     // A socket's path may have 107 bytes, and the draft of this one has more.
     let long = "x".repeat(100);
     let refused = bed.run(["up", "--state-dir", &long]);
-    refused.failed("choose a shorter state-dir");
+    refused.failed("choose a directory with a shorter path");
 }
 
 #[test]

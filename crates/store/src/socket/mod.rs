@@ -17,6 +17,7 @@
 mod client;
 mod connection;
 mod listener;
+mod private;
 mod reply_queue;
 mod sessions;
 mod translate;
@@ -24,6 +25,7 @@ mod watches;
 
 pub use client::{ConnectOptions, connect};
 pub use listener::StoreSocket;
+pub use private::{PrivateSocket, SocketBindError, SocketFile};
 
 /// The name of the socket in the directory of the store.
 pub const FILE_NAME: &str = "store.sock";

@@ -45,6 +45,7 @@ pub(crate) fn provider(name: &str) -> ProviderName {
 
 /// A job server, ours or somebody else's.
 pub(crate) struct TestJobServer {
+    pub(crate) port: u16,
     pub(crate) endpoint: GearmanEndpoint,
     running: Between,
 }
@@ -75,11 +76,12 @@ impl TestJobServer {
             ..JobServerOptions::default()
         };
         let server = JobServer::bind(options).await.unwrap();
-        let endpoint = GearmanEndpoint::new("127.0.0.1", server.local_addr().port());
+        let port = server.local_addr().unwrap().port();
         let stop = CancellationToken::new();
         let task = tokio::spawn(server.run(stop.clone()));
         Self {
-            endpoint,
+            port,
+            endpoint: GearmanEndpoint::new("127.0.0.1", port),
             running: Between::Ours {
                 stop,
                 task,
@@ -91,6 +93,7 @@ impl TestJobServer {
     pub(crate) fn foreign(kind: gearman::Kind) -> Self {
         let server = gearman::ExternalJobServer::start(kind, None).unwrap();
         Self {
+            port: server.port(),
             endpoint: GearmanEndpoint::new("127.0.0.1", server.port()),
             running: Between::Foreign(server),
         }
@@ -106,7 +109,7 @@ impl TestJobServer {
             } => {
                 stop.cancel();
                 task.await.unwrap();
-                Self::start_on(self.endpoint.port, attempts).await
+                Self::start_on(self.port, attempts).await
             }
             Between::Foreign(ref mut server) => {
                 server.kill();

@@ -1,51 +1,67 @@
 //! The job servers of a builder: the configured ones, or one inside the process.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use nodeyard_config::{Config, GearmanListen, GearmanRight, GearmanServer};
 use nodeyard_gearman::server::{AccessList, JobServer, JobServerOptions, Rights};
 use nodeyard_gearman::{ClientTls, GearmanEndpoint, HostCheck, ServerTls, TlsFiles};
+use nodeyard_store::socket::{PrivateSocket, SocketBindError, SocketFile};
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
 use tracing::info;
+
+/// The name of the socket of a private job server in `images-dir`.
+const SOCKET: &str = "job-server.sock";
+
+/// How long a predecessor that is being stopped may still serve the socket.
+const PREDECESSOR_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The job servers to connect to, and the one to run, if any.
 #[derive(Debug)]
 pub(crate) struct JobServers {
     pub(crate) endpoints: Vec<GearmanEndpoint>,
-    pub(crate) own: Option<JobServer>,
+    pub(crate) own: Option<OwnJobServer>,
 }
 
 impl JobServers {
-    /// Starts a job server for other hosts with `gearman-listen`, and a private one on a port that the system chooses
-    /// if neither `gearman-listen` nor `gearman-servers` is set.
+    /// Starts a job server for other hosts with `gearman-listen`, and a private one on a unix socket if neither
+    /// `gearman-listen` nor `gearman-servers` is set.
     pub(crate) async fn of(config: &Config) -> anyhow::Result<Self> {
         let mut endpoints = configured(&config.gearman_servers)?;
-        if config.gearman_listen.is_none() && !endpoints.is_empty() {
-            return Ok(Self {
-                endpoints,
-                own: None,
-            });
-        }
-        let (options, tls) = match &config.gearman_listen {
-            Some(listen) => listening(listen).await?,
-            None => (private(), None),
+        let own = match &config.gearman_listen {
+            Some(listen) => {
+                let (server, endpoint) = public(listen).await?;
+                if endpoints.is_empty() {
+                    endpoints.push(endpoint);
+                }
+                Some(server)
+            }
+            None if endpoints.is_empty() => {
+                let (server, endpoint) = private(config).await?;
+                endpoints.push(endpoint);
+                Some(server)
+            }
+            None => None,
         };
-        let server = JobServer::bind(options).await?;
-        let address = server.local_addr();
-        info!(%address, "job server ready");
-        if endpoints.is_empty() {
-            let host = reachable(address.ip()).to_string();
-            let own = GearmanEndpoint::new(host, address.port());
-            endpoints.push(match tls {
-                Some(tls) => own.with_tls(tls),
-                None => own,
-            });
-        }
-        Ok(Self {
-            endpoints,
-            own: Some(server),
-        })
+        Ok(Self { endpoints, own })
+    }
+}
+
+/// A job server of this process, and the file of its socket if it is a private one.
+#[derive(Debug)]
+pub(crate) struct OwnJobServer {
+    pub(crate) server: JobServer,
+    socket: Option<SocketFile>,
+}
+
+impl OwnJobServer {
+    /// Serves until `stop`, then unlinks the socket.
+    pub(crate) async fn run(self, stop: CancellationToken) {
+        self.server.run(stop).await;
+        drop(self.socket);
     }
 }
 
@@ -68,27 +84,13 @@ pub(crate) fn find(config: &Config) -> anyhow::Result<Vec<GearmanEndpoint>> {
         };
         return configured(&[server]);
     }
-    let written = address_file(config).and_then(|path| std::fs::read_to_string(path).ok());
-    let address = written.and_then(|text| text.trim().parse::<SocketAddr>().ok());
-    let endpoint =
-        |address: SocketAddr| GearmanEndpoint::new(address.ip().to_string(), address.port());
-    Ok(address.map(endpoint).into_iter().collect())
+    let socket = socket_path(config).filter(|path| path.exists());
+    Ok(socket.map(GearmanEndpoint::Unix).into_iter().collect())
 }
 
-/// Writes the address of a private job server to a file for [`known`].
-pub(super) fn publish_address(config: &Config, address: SocketAddr) {
-    let Some(path) = address_file(config).filter(|_| config.gearman_listen.is_none()) else {
-        return;
-    };
-    if let Err(error) = std::fs::write(&path, format!("{address}\n")) {
-        let error = &error as &dyn std::error::Error;
-        info!(path = %path.display(), error, "failed to write the address of the job server; commands on this host cannot find it");
-    }
-}
-
-fn address_file(config: &Config) -> Option<PathBuf> {
+fn socket_path(config: &Config) -> Option<PathBuf> {
     let images = config.images_dir.as_ref()?;
-    Some(Path::new(images).join("job-server.txt"))
+    Some(Path::new(images).join(SOCKET))
 }
 
 /// Returns the endpoints of `gearman-servers`.
@@ -108,11 +110,56 @@ fn endpoint(server: &GearmanServer) -> anyhow::Result<GearmanEndpoint> {
     Ok(plain.with_tls(tls))
 }
 
-fn private() -> JobServerOptions {
-    JobServerOptions {
-        listen: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0),
-        ..JobServerOptions::default()
+/// Starts a job server that only processes of this user can reach.
+async fn private(config: &Config) -> anyhow::Result<(OwnJobServer, GearmanEndpoint)> {
+    let path = socket_path(config).context("`images-dir` is not set")?;
+    let socket = bind(&path)
+        .await
+        .with_context(|| format!("failed to serve builds on {}", path.display()))?;
+    let (listener, file) = socket.into_parts();
+    let server = JobServer::on_unix_socket(listener, JobServerOptions::default());
+    info!(socket = %path.display(), "job server ready");
+    let own = OwnJobServer {
+        server,
+        socket: Some(file),
+    };
+    Ok((own, GearmanEndpoint::Unix(path)))
+}
+
+/// Creates a socket, as soon as a predecessor that is being stopped has released it.
+async fn bind(path: &Path) -> Result<PrivateSocket, SocketBindError> {
+    if let Some(directory) = path.parent() {
+        tokio::fs::create_dir_all(directory).await?;
     }
+    let deadline = Instant::now() + PREDECESSOR_TIMEOUT;
+    loop {
+        match PrivateSocket::bind(path).await {
+            Err(SocketBindError::Alive) if Instant::now() < deadline => {
+                sleep(Duration::from_millis(100)).await;
+            }
+            bound => return bound,
+        }
+    }
+}
+
+/// Starts the job server of `gearman-listen`.
+async fn public(listen: &GearmanListen) -> anyhow::Result<(OwnJobServer, GearmanEndpoint)> {
+    let (options, tls) = listening(listen).await?;
+    let server = JobServer::bind(options).await?;
+    let address = server
+        .local_addr()
+        .context("the job server has no address")?;
+    info!(%address, "job server ready");
+    let endpoint = GearmanEndpoint::new(reachable(address.ip()).to_string(), address.port());
+    let endpoint = match tls {
+        Some(tls) => endpoint.with_tls(tls),
+        None => endpoint,
+    };
+    let own = OwnJobServer {
+        server,
+        socket: None,
+    };
+    Ok((own, endpoint))
 }
 
 /// Returns the options for `gearman-listen`. The process is also a client of this server and uses the server's
