@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use nodeyard_driver_common::ImageSettings;
 use nodeyard_model::{ImageName, ProviderName, Timestamp};
 use nodeyard_plan::Readiness;
 use nodeyard_plan::explain::{Explanation, Says};
@@ -14,7 +15,6 @@ use nodeyard_plan::verdict::{AwaitedImage, Defer, Verdict};
 use super::{Dispatcher, Timer};
 use crate::image_work::{ImageWork, ImageWorkId, Reports};
 use crate::provider::ready_uploads;
-use crate::settings::ImageSettings;
 
 /// Since when nobody has been there to make an image for a provider.
 pub(super) type Unattended = BTreeMap<(ProviderName, ImageName), Timestamp>;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use nodeyard_config as config;
+use nodeyard_driver_common::quantity;
 use nodeyard_model::{
     ComponentState, Label, Limits, PoolComponent, PoolName, ProviderName, TenantName, coded,
 };
@@ -21,7 +22,6 @@ use crate::error::StartError;
 use crate::provider::Provider;
 use crate::report::Report;
 use crate::roster;
-use crate::settings::quantity;
 use nodeyard_operations::drain::DrainScope;
 
 /// A provider at work.
@@ -126,7 +126,7 @@ impl Dispatcher {
         self.starting.insert(name.clone(), attempt);
         let ctx = self.ctx.clone();
         let options = self.options.clone();
-        let factory = Arc::clone(&self.factory);
+        let kinds = self.kinds.clone();
         let panicked = Report::Started {
             provider: name.clone(),
             attempt,
@@ -134,7 +134,7 @@ impl Dispatcher {
         };
         let on = name.clone();
         let work = async move {
-            let start = Provider::start(provider, &*factory, &ctx, &options);
+            let start = Provider::start(provider, &kinds, &ctx, &options);
             let result = tokio::select! {
                 result = start => result,
                 () = ctx.stop.cancelled() => return,
