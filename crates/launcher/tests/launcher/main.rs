@@ -25,5 +25,6 @@ mod recovery;
 mod session;
 mod static_nodes;
 mod tenants;
+mod tenth;
 mod uploads;
 mod zuul;
