@@ -42,6 +42,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use nodeyard_config::{Config, ImageSource};
+use nodeyard_driver_common::DriverKinds;
 use nodeyard_gearman::worker::{JobWorker, JobWorkerOptions};
 use nodeyard_gearman::{GearmanEndpoint, ReconnectBackoff};
 use nodeyard_image::{
@@ -55,7 +56,6 @@ use tokio_util::task::TaskTracker;
 
 use crate::source::{self, LogLimits, Redactor};
 
-pub use drivers::DriverFactory;
 pub use events::{Events, NoEvents};
 
 use build::Builds;
@@ -121,7 +121,7 @@ impl Options {
 pub struct Parts {
     /// The configuration in force, and those that follow it.
     pub config: watch::Receiver<Arc<Config>>,
-    pub drivers: Arc<dyn DriverFactory>,
+    pub drivers: DriverKinds,
     pub events: Arc<dyn Events>,
 }
 

@@ -5,10 +5,9 @@ use std::collections::{HashMap, HashSet};
 use indexmap::IndexMap;
 
 use crate::decode::{Decoder, similar};
-use crate::drivers::{Metastatic, MetastaticLabel, Static, ready_nodes};
 use crate::file::LabelConfig;
 use crate::images::{DiskImageEntry, ImageDefinition, ImageSource, ZuulImageEntry, missing_format};
-use crate::provider::{Driver, Provider};
+use crate::provider::Provider;
 use crate::source::Span;
 use crate::values::Name;
 
@@ -19,6 +18,17 @@ pub(crate) struct ReferenceTargets<'c> {
     pub(crate) zuul_images: &'c [ZuulImageEntry],
     pub(crate) images: &'c IndexMap<String, ImageDefinition>,
 }
+
+/// What the section of a driver may be checked against, besides itself.
+pub(crate) struct FileReferences<'c> {
+    pub(crate) labels: &'c [LabelConfig],
+    pub(crate) label_names: &'c HashMap<&'c str, &'c Name>,
+    /// The machines of the static providers so far.
+    pub(crate) machines: HashMap<MachineKey<'c>, Span>,
+}
+
+/// The name, user and port of a machine, which together are unique over all providers.
+pub(crate) type MachineKey<'c> = (&'c str, &'c str, u16);
 
 struct Names<'c> {
     labels: HashMap<&'c str, &'c Name>,
@@ -60,18 +70,16 @@ pub(crate) fn check_references(
     decoder: &mut Decoder<'_>,
 ) {
     let names = Names::of(targets);
-    let mut machines = HashMap::new();
+    let mut references = FileReferences {
+        labels: targets.labels,
+        label_names: &names.labels,
+        machines: HashMap::new(),
+    };
     for provider in providers {
         check_images(provider, targets.images, &names, decoder);
         pools(provider, &names, decoder);
-        match &provider.driver {
-            Driver::Metastatic(metastatic) => check_backing_labels(metastatic, &names, decoder),
-            Driver::Kubernetes(cluster) => ready_nodes(&cluster.pools, targets.labels, decoder),
-            Driver::Static(static_nodes) => {
-                check_unique_machines(static_nodes, &mut machines, decoder);
-            }
-            _ => {}
-        }
+        let section = provider.driver.as_section();
+        section.check_references(&mut references, decoder);
     }
 }
 
@@ -134,6 +142,7 @@ fn check_format(
 fn pools(provider: &Provider, names: &Names<'_>, decoder: &mut Decoder<'_>) {
     let disk = by_text(provider.diskimages().into_iter());
     let cloud = by_text(provider.cloud_images().into_iter());
+    let section = provider.driver.as_section();
     let pools = provider.pools();
     check_unique(
         pools.iter().map(|pool| &pool.common.name).collect(),
@@ -141,7 +150,7 @@ fn pools(provider: &Provider, names: &Names<'_>, decoder: &mut Decoder<'_>) {
         decoder,
     );
     for pool in &pools {
-        if !matches!(provider.driver, Driver::Static(_)) {
+        if !section.allows_repeated_labels() {
             check_unique(
                 pool.labels.iter().map(|label| label.name).collect(),
                 "label of this pool",
@@ -161,8 +170,7 @@ fn pools(provider: &Provider, names: &Names<'_>, decoder: &mut Decoder<'_>) {
                 .filter(|image| !image.is_empty() && !disk.contains_key(image.as_str()))
             {
                 let quoted = decoder.quote(image);
-                // Nodepool's OpenStack driver checks the top of the file only.
-                let loads = matches!(provider.driver, Driver::OpenStack(_) | Driver::Fake(_));
+                let loads = section.allows_images_without_upload();
                 if loads && names.images.contains_key(image.as_str()) {
                     let message = format!(
                         "`{quoted}` is not in `diskimages` of this provider, so it is never uploaded there"
@@ -217,72 +225,6 @@ fn check_unique(names: Vec<&Name>, kind: &str, decoder: &mut Decoder<'_>) {
             decoder
                 .lenient("duplicate-name", name.span, message)
                 .map(|finding| finding.label(earlier, "the other one"));
-        }
-    }
-}
-
-/// Checks that all labels with the same backing label describe the same backing nodes.
-fn check_backing_labels(metastatic: &Metastatic, names: &Names<'_>, decoder: &mut Decoder<'_>) {
-    let mut targets: HashMap<&str, &MetastaticLabel> = HashMap::new();
-    for label in metastatic.pools.iter().flat_map(|pool| &pool.labels) {
-        if label.backing_label.is_empty() {
-            continue;
-        }
-        if !names.labels.contains_key(label.backing_label.as_str()) {
-            let quoted = decoder.quote(&label.backing_label);
-            let message = format!(
-                "there is no label `{quoted}` in this file, so another launcher must serve it"
-            );
-            decoder.warning("unknown-label", label.backing_label.span, message);
-        }
-        match targets.get(label.backing_label.as_str()) {
-            Some(first) if !first.agrees_with(label) => {
-                let message = "labels with the same `backing-label` must agree in `max-parallel-jobs`, `grace-time`, `min-retention-time` and `max-age`";
-                decoder
-                    .error("backing-label-mismatch", label.backing_label.span, message)
-                    .map(|finding| {
-                        finding.label(first.backing_label.span, "differs from this one")
-                    });
-            }
-            Some(_) => {}
-            None => {
-                targets.insert(&label.backing_label, label);
-            }
-        }
-    }
-}
-
-/// The name, user and port of a machine, which together are unique over all providers.
-type MachineKey<'c> = (&'c str, &'c str, u16);
-
-fn check_unique_machines<'c>(
-    static_nodes: &'c Static,
-    machines: &mut HashMap<MachineKey<'c>, Span>,
-    decoder: &mut Decoder<'_>,
-) {
-    for node in static_nodes
-        .pools
-        .iter()
-        .flat_map(|pool| &pool.nodes)
-        .filter(|node| !node.name.is_empty())
-    {
-        let machine = (
-            node.name.as_str(),
-            node.username.as_str(),
-            node.connection_port.0,
-        );
-        if let Some(earlier) = machines.insert(machine, node.name.span) {
-            let message = format!(
-                "`{}` is listed twice with the same user and port",
-                decoder.quote(&node.name)
-            );
-            decoder
-                .error("duplicate-name", node.name.span, message)
-                .map(|finding| {
-                    finding
-                        .label(earlier, "first here")
-                        .help("`max-parallel-jobs` lets several jobs use one machine")
-                });
         }
     }
 }

@@ -21,7 +21,6 @@ pub use cluster::{
     Affinity, ClusterLabel, ClusterPool, EnvironmentVariable, Flavour, ImagePull, Kubernetes,
     NodeKind, OpenShift, OpenShiftPods,
 };
-pub(crate) use cluster_checks::ready_nodes;
 pub use cluster_extras::{
     Console, Expose, Gateway, GitSidecar, Hardening, PeerAccess, PullSecret, RegistryAccess,
     RestartPolicy, Share, SshAccess,

@@ -1,10 +1,12 @@
 //! Providers: the common keys, and the selection of the driver.
 
+use std::any::Any;
 use std::rc::Rc;
 
 use serde::Serialize;
 use serde_json::json;
 
+use crate::check::FileReferences;
 use crate::clouds::CloudsYaml;
 use crate::decode::{Decode, Decoder, similar};
 use crate::drivers::{
@@ -66,22 +68,6 @@ pub struct Provider {
     pub(crate) cloud_format: Option<String>,
 }
 
-/// The driver-specific part of a provider.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(tag = "driver", rename_all = "lowercase")]
-pub enum Driver {
-    Aws(Box<Aws>),
-    Container(Box<Container>),
-    Fake(Box<Fake>),
-    Kubernetes(Box<Kubernetes>),
-    Metastatic(Box<Metastatic>),
-    OpenShift(Box<OpenShift>),
-    OpenShiftPods(Box<OpenShiftPods>),
-    OpenStack(Box<OpenStack>),
-    Qemu(Box<Qemu>),
-    Static(Box<Static>),
-}
-
 /// A pool of any driver.
 #[derive(Debug, Clone)]
 pub struct PoolRef<'p> {
@@ -107,38 +93,16 @@ impl<'p> LabelRef<'p> {
     }
 }
 
-/// Evaluates `$body` with the section of the driver.
-macro_rules! each_driver {
-    ($driver:expr, $section:ident => $body:expr) => {
-        match $driver {
-            Driver::Aws($section) => $body,
-            Driver::Container($section) => $body,
-            Driver::Fake($section) => $body,
-            Driver::Kubernetes($section) => $body,
-            Driver::Metastatic($section) => $body,
-            Driver::OpenShift($section) => $body,
-            Driver::OpenShiftPods($section) => $body,
-            Driver::OpenStack($section) => $body,
-            Driver::Qemu($section) => $body,
-            Driver::Static($section) => $body,
-        }
-    };
-}
-
 impl Driver {
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Aws(_) => "aws",
-            Self::Container(_) => "container",
-            Self::Fake(_) => "fake",
-            Self::Kubernetes(_) => "kubernetes",
-            Self::Metastatic(_) => "metastatic",
-            Self::OpenShift(_) => "openshift",
-            Self::OpenShiftPods(_) => "openshiftpods",
-            Self::OpenStack(_) => "openstack",
-            Self::Qemu(_) => "qemu",
-            Self::Static(_) => "static",
-        }
+    /// Returns the section, if it has this type.
+    pub fn section<S: 'static>(&self) -> Option<&S> {
+        let section: &dyn Any = self.as_section();
+        section.downcast_ref()
+    }
+
+    /// Returns whether there is a driver that serves such providers.
+    pub fn is_implemented(&self) -> bool {
+        !UNSERVED_DRIVERS.contains(&self.name())
     }
 }
 
@@ -148,67 +112,51 @@ impl Provider {
     }
 
     pub fn pools(&self) -> Vec<PoolRef<'_>> {
-        each_driver!(&self.driver, section => section.pools())
+        self.driver.as_section().pools()
     }
 
     /// Returns the names of the built images that are uploaded to this provider.
     pub fn diskimages(&self) -> Vec<&Name> {
-        each_driver!(&self.driver, section => section.diskimages())
+        self.driver.as_section().diskimages()
     }
 
     /// Returns those whose uploads are paused.
     pub fn paused_diskimages(&self) -> Vec<&Name> {
-        each_driver!(&self.driver, section => section.paused_diskimages())
+        self.driver.as_section().paused_diskimages()
     }
 
     /// Returns the names of the existing cloud images.
     pub fn cloud_images(&self) -> Vec<&Name> {
-        each_driver!(&self.driver, section => section.cloud_images())
+        self.driver.as_section().cloud_images()
     }
 
     /// Returns the existing cloud images that are selected by filters.
     pub fn image_filters(&self) -> Vec<(&Name, &[ImageFilter])> {
-        each_driver!(&self.driver, section => section.image_filters())
+        self.driver.as_section().image_filters()
     }
 
     /// Returns whether images are uploaded to this provider.
     pub fn manages_images(&self) -> bool {
-        matches!(
-            self.driver,
-            Driver::Aws(_)
-                | Driver::Container(_)
-                | Driver::Fake(_)
-                | Driver::OpenStack(_)
-                | Driver::Qemu(_)
-        )
+        self.image_format().is_some()
     }
 
     /// Returns the format that uploads must have, for a provider that uploads images.
     pub fn image_format(&self) -> Option<&str> {
-        match &self.driver {
-            Driver::Aws(aws) => Some(aws.image_format.as_str()),
-            Driver::Container(_) => Some("tar"),
-            Driver::Qemu(_) => Some("qcow2"),
-            Driver::Fake(_) | Driver::OpenStack(_) => {
-                Some(self.cloud_format.as_deref().unwrap_or("qcow2"))
-            }
-            _ => None,
-        }
+        let section = self.driver.as_section();
+        section.image_format(self.cloud_format.as_deref())
     }
 
     pub(crate) fn resolve_image_format(&mut self, clouds: &CloudsYaml) {
-        let (name, settings) = match &self.driver {
-            Driver::Fake(section) => (&section.cloud, &section.settings),
-            Driver::OpenStack(section) => (&section.cloud, &section.settings),
-            _ => return,
+        let Some((name, region)) = self.driver.as_section().cloud() else {
+            return;
         };
-        let cloud = clouds.cloud(Some(name), settings.region_name.as_deref());
+        let cloud = clouds.cloud(Some(name), region);
         self.cloud_format = cloud.ok().and_then(|cloud| cloud.image_format());
     }
 }
 
 /// The driver-independent view of a driver's section.
-pub(crate) trait DriverSection {
+pub(crate) trait DriverSection: Any {
     fn pools(&self) -> Vec<PoolRef<'_>>;
 
     fn diskimages(&self) -> Vec<&Name> {
@@ -227,8 +175,36 @@ pub(crate) trait DriverSection {
         Vec::new()
     }
 
+    /// Returns the format that uploads must have; None if images are not uploaded. `cloud_format` is that of clouds.yaml.
+    fn image_format<'s>(&'s self, _cloud_format: Option<&'s str>) -> Option<&'s str> {
+        None
+    }
+
+    /// Returns the name of the entry of clouds.yaml, and the region.
+    fn cloud(&self) -> Option<(&str, Option<&str>)> {
+        None
+    }
+
+    /// Returns whether several entries of a pool may have the same label.
+    fn allows_repeated_labels(&self) -> bool {
+        false
+    }
+
+    /// Returns whether labels may name an image that is not uploaded to the provider.
+    fn allows_images_without_upload(&self) -> bool {
+        false
+    }
+
     /// Checks what needs the whole section.
     fn check(&self, _decoder: &mut Decoder<'_>) {}
+
+    /// Checks what needs other sections of the file.
+    fn check_references<'c>(
+        &'c self,
+        _references: &mut FileReferences<'c>,
+        _decoder: &mut Decoder<'_>,
+    ) {
+    }
 }
 
 type ReadSection = fn(&Map, &ProviderCommon, &mut Decoder<'_>) -> Driver;
@@ -243,33 +219,55 @@ pub(crate) struct DriverEntry {
     read: ReadSection,
 }
 
-macro_rules! driver_entries {
-    ($($name:literal $variant:ident $section:ident $([$ours:ident])?;)+) => {
-        &[$(DriverEntry {
+/// Declares the drivers by their names in the file, with the types of their sections.
+macro_rules! drivers {
+    ($($name:literal $section:ident $([$ours:ident])?;)+) => {
+        /// The driver-specific part of a provider.
+        #[derive(Debug, Clone, PartialEq, Serialize)]
+        #[serde(tag = "driver")]
+        pub enum Driver {
+            $(#[serde(rename = $name)] $section(Box<$section>),)+
+        }
+
+        impl Driver {
+            pub fn name(&self) -> &'static str {
+                match self {
+                    $(Self::$section(_) => $name,)+
+                }
+            }
+
+            pub(crate) fn as_section(&self) -> &dyn DriverSection {
+                match self {
+                    $(Self::$section(section) => &**section,)+
+                }
+            }
+        }
+
+        pub(crate) const DRIVERS: &[DriverEntry] = &[$(DriverEntry {
             name: $name,
             ours: section!(@has ours $($ours)?),
             type_info: <$section as Describe>::type_info,
             knows: <$section as Section<ProviderCommon>>::knows,
             keys: || <$section as Section<ProviderCommon>>::keys().iter().map(|key| key.key).collect(),
             read: |map, common, decoder| {
-                Driver::$variant(Box::new(<$section as Section<ProviderCommon>>::fields(map, common, decoder)))
+                Driver::$section(Box::new(<$section as Section<ProviderCommon>>::fields(map, common, decoder)))
             },
-        }),+]
+        }),+];
     };
 }
 
-pub(crate) const DRIVERS: &[DriverEntry] = driver_entries! {
-    "aws" Aws Aws;
-    "container" Container Container [ours];
-    "fake" Fake Fake;
-    "kubernetes" Kubernetes Kubernetes;
-    "metastatic" Metastatic Metastatic;
-    "openshift" OpenShift OpenShift;
-    "openshiftpods" OpenShiftPods OpenShiftPods;
-    "openstack" OpenStack OpenStack;
-    "qemu" Qemu Qemu [ours];
-    "static" Static Static;
-};
+drivers! {
+    "aws" Aws;
+    "container" Container [ours];
+    "fake" Fake;
+    "kubernetes" Kubernetes;
+    "metastatic" Metastatic;
+    "openshift" OpenShift;
+    "openshiftpods" OpenShiftPods;
+    "openstack" OpenStack;
+    "qemu" Qemu [ours];
+    "static" Static;
+}
 
 /// Drivers of Nodepool that are not implemented here.
 const MISSING_DRIVERS: &[&str] = &["azure", "gce", "ibmvpc"];
@@ -314,7 +312,7 @@ impl Decode<()> for Provider {
             },
         );
         let driver = (driver.read)(map, &common, decoder);
-        each_driver!(&driver, section => section.check(decoder));
+        driver.as_section().check(decoder);
         Some(Self {
             common,
             driver,

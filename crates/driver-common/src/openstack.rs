@@ -3,10 +3,12 @@
 
 mod garbage;
 mod options;
+mod settings;
 mod takes;
 
 pub use garbage::{DownPorts, TidyOptions, Untagged};
 pub use options::{
     CloudImageOptions, CloudOptions, DiskImageOptions, ImageChoice, LabelOptions, PoolOptions,
 };
+pub use settings::{image_upload_settings, provider_settings};
 pub use takes::takes;

@@ -23,6 +23,7 @@ use std::sync::Arc;
 use futures_util::FutureExt as _;
 use futures_util::future::join_all;
 use nodeyard_config::Config;
+use nodeyard_driver_common::DriverKinds;
 use nodeyard_model::{Label, NodeId, ProviderName, RequestId};
 use nodeyard_plan::leaks::Sightings;
 use nodeyard_plan::{LabelPolicy, PoolKey, World};
@@ -41,7 +42,7 @@ use crate::handle::Query;
 use crate::image_work::{ImageWorkId, ImageWorkShape, reported_images};
 use crate::old_locks::OldLocks;
 use crate::options::Options;
-use crate::provider::{DriverFactory, Provider, changed_uploads};
+use crate::provider::{Provider, changed_uploads};
 use crate::report::Report;
 use crate::serve::Order;
 use images::Unattended;
@@ -53,7 +54,7 @@ use timers::{Timer, Timers};
 pub(crate) struct Dispatcher {
     ctx: Context,
     options: Options,
-    factory: Arc<dyn DriverFactory>,
+    kinds: DriverKinds,
     world: World,
     config: watch::Receiver<Arc<Config>>,
     labels: BTreeMap<Label, LabelPolicy>,
@@ -136,7 +137,7 @@ impl Dispatcher {
     pub(crate) fn new(
         ctx: Context,
         options: Options,
-        factory: Arc<dyn DriverFactory>,
+        kinds: DriverKinds,
         config: watch::Receiver<Arc<Config>>,
         followed: Followed,
         ready: watch::Sender<bool>,
@@ -145,7 +146,7 @@ impl Dispatcher {
             world: World::new(options.policy),
             ctx,
             options,
-            factory,
+            kinds,
             config,
             labels: BTreeMap::new(),
             providers: BTreeMap::new(),

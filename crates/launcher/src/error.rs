@@ -1,5 +1,6 @@
 //! Errors that end a launcher, and errors that keep a provider from starting.
 
+use nodeyard_driver_common::MissingDriver;
 use nodeyard_model::{Coded, ErrorCode};
 
 /// What ends a launcher. Errors of clouds, of the configuration and of the store's connection do not.
@@ -17,8 +18,10 @@ pub enum Error {
 pub enum StartError {
     #[error("invalid provider name")]
     Name(#[from] nodeyard_model::InvalidName),
-    #[error("the `{driver}` driver is not part of this version yet")]
-    NoSettings { driver: &'static str },
+    #[error(transparent)]
+    MissingDriver(#[from] MissingDriver),
+    #[error("failed to read its section of the configuration")]
+    Settings(#[source] nodeyard_driver::Error),
     #[error("failed to query its cloud")]
     Driver(#[from] nodeyard_driver::Error),
     #[error("its driver panicked (see the log); this is a bug in this program")]
@@ -29,7 +32,7 @@ impl Coded for StartError {
     fn code(&self) -> Option<ErrorCode> {
         match self {
             Self::Driver(error) => error.code(),
-            Self::Name(_) | Self::NoSettings { .. } | Self::Panicked => {
+            Self::Name(_) | Self::MissingDriver(_) | Self::Settings(_) | Self::Panicked => {
                 Some(ErrorCode::DriverStart)
             }
         }

@@ -11,6 +11,7 @@ use nodeyard_driver::{
     BootImage, CreateOrder, ErrorClass, ExternalId, Instance, Machines, Progress,
     RequestAttributes, Retries, Target,
 };
+use nodeyard_driver_common::{ImageSettings, LabelSettings};
 use nodeyard_model::{
     Coded, ConnectionPort, ErrorCode, ImageUpload, Label, Node, NodeId, NodeRequest, Opaque,
     PoolName, RequestId, UploadKey, coded,
@@ -27,7 +28,6 @@ use crate::context::Context;
 use crate::events::{LaunchAttempt, LaunchResult};
 use crate::provider::Provider;
 use crate::report::Report;
-use crate::settings::{ImageSettings, LabelSettings};
 
 /// How often a call of a driver is repeated that failed with [`ErrorClass::Retry`].
 const RETRY_LIMIT: u32 = 3;

@@ -38,7 +38,6 @@ mod recover;
 mod report;
 mod roster;
 mod serve;
-mod settings;
 mod settle;
 
 use std::fmt;
@@ -46,6 +45,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nodeyard_config::Config;
+use nodeyard_driver_common::DriverKinds;
 use nodeyard_model::{Clock, Component, ComponentKind, ComponentState, layout};
 use nodeyard_nodescan::Scanner;
 use nodeyard_operations::drain::DrainShape;
@@ -62,7 +62,6 @@ pub use events::{Events, LaunchAttempt, LaunchResult, NoEvents};
 pub use handle::{DrainStatus, Handle, PoolStatus, Status};
 pub use launch::{AttemptError, delete_in_cloud};
 pub use options::{Options, Timing};
-pub use provider::{DriverFactory, Surroundings};
 
 use context::Context;
 use dispatcher::{Dispatcher, Followed, Inputs};
@@ -80,7 +79,7 @@ pub struct Parts {
     pub views: Views,
     /// The configuration in force, and those that follow it.
     pub config: watch::Receiver<Arc<Config>>,
-    pub drivers: Arc<dyn DriverFactory>,
+    pub drivers: DriverKinds,
     pub scanner: Arc<dyn Scanner>,
     pub events: Arc<dyn Events>,
     pub clock: Clock,

@@ -6,6 +6,9 @@ use std::sync::Arc;
 use nodeyard_config as config;
 use nodeyard_driver::backing::Backing;
 use nodeyard_driver::{self as driver, Driver, ErrorClass, Machines, Owner};
+use nodeyard_driver_common::{
+    BackingSource, DriverContext, DriverKinds, ImageSettings, LabelSettings, ProviderSettings,
+};
 use nodeyard_model::{ImageName, ImageUpload, UploadKey, UploadState};
 use nodeyard_model::{Label, LauncherId, Limits, PoolName, ProviderName, Resources};
 use nodeyard_plan::{LabelSetup, PoolKey, PoolSetup, ProviderSetup, Readiness, Supply, Zone};
@@ -17,29 +20,16 @@ use crate::backing::StoreBacking;
 use crate::context::Context;
 use crate::error::StartError;
 use crate::options::Options;
-use crate::settings::{self, ImageSettings, LabelSettings, Settings};
 
-/// Makes drivers. The binary implements it, because only the binary knows which drivers exist.
-pub trait DriverFactory: Send + Sync {
-    fn make(
-        &self,
-        provider: &config::Provider,
-        around: Surroundings<'_>,
-    ) -> Result<Arc<dyn Driver>, driver::Error>;
-}
-
-/// What a driver gets besides its configuration.
-#[derive(Debug)]
-pub struct Surroundings<'a> {
-    /// Goes into the tags of everything that the driver creates.
-    pub owner: Owner,
+/// Opens the records of one provider's backing nodes.
+struct ProviderBacking<'a> {
     ctx: &'a Context,
+    provider: &'a ProviderName,
 }
 
-impl Surroundings<'_> {
-    /// Returns the access to nodes of other providers, for a driver that builds on them. `identity` is the requestor's name.
-    pub fn backing(&self, identity: &str) -> Arc<dyn Backing> {
-        let provider = self.owner.provider.clone();
+impl BackingSource for ProviderBacking<'_> {
+    fn open(&self, identity: &str) -> Arc<dyn Backing> {
+        let provider = self.provider.clone();
         Arc::new(StoreBacking::open(self.ctx.clone(), provider, identity))
     }
 }
@@ -50,7 +40,7 @@ pub(crate) struct Provider {
     pub(crate) name: ProviderName,
     pub(crate) config: config::Provider,
     pub(crate) driver: Arc<dyn Driver>,
-    pub(crate) settings: Settings,
+    pub(crate) settings: ProviderSettings,
     pub(crate) owner: Owner,
     pub(crate) pools: BTreeMap<PoolName, Pool>,
     managed_images: BTreeMap<ImageName, Vec<(PoolKey, Label)>>,
@@ -91,21 +81,25 @@ impl Provider {
     /// Creates the driver and asks the cloud for everything that decisions need.
     pub(crate) async fn start(
         config: config::Provider,
-        factory: &dyn DriverFactory,
+        kinds: &DriverKinds,
         ctx: &Context,
         options: &Options,
     ) -> Result<Self, StartError> {
         let name = ProviderName::new(config.name())?;
-        let settings = Settings::of(&config)?;
+        let kind = kinds.get(&config)?;
+        let settings = kind.settings().map_err(StartError::Settings)?;
         let owner = Owner {
             system: ctx.system.clone(),
             provider: name.clone(),
         };
-        let around = Surroundings {
-            owner: owner.clone(),
+        let backing = ProviderBacking {
             ctx,
+            provider: &name,
         };
-        let driver = factory.make(&config, around)?;
+        let driver = kind.make(DriverContext {
+            owner: owner.clone(),
+            backing: Some(&backing),
+        })?;
         let (limits, cluster) = match driver.machines() {
             Some(machines) => (machines.limits().await?, machines.cluster().await),
             None => (Limits::unlimited(), None),
@@ -148,12 +142,14 @@ impl Provider {
     /// requests for them wait; it knows no machines.
     pub(crate) fn unreachable(
         config: config::Provider,
+        kinds: &DriverKinds,
         ctx: &Context,
         options: &Options,
         reason: &str,
     ) -> Result<Self, StartError> {
         let name = ProviderName::new(config.name())?;
-        let settings = Settings::of(&config)?;
+        let kind = kinds.get(&config)?;
+        let settings = kind.settings().map_err(StartError::Settings)?;
         let label = LabelSetup {
             readiness: Readiness::Unreachable {
                 reason: reason.into(),
@@ -208,12 +204,13 @@ impl Provider {
     /// What others use is known only after the first poll of the cloud. Requests do not wait for it: ready nodes can be
     /// handed out meanwhile, and a full cloud refuses by itself.
     pub(crate) fn setup(&self, before: Option<&ProviderSetup>) -> ProviderSetup {
+        let most = self.config.common.max_concurrency.0;
         ProviderSetup {
             limits: self.counted(self.limits.clone()),
             foreign: before.map_or_else(Resources::default, |before| before.foreign.clone()),
             leaked: before.map_or_else(Resources::default, |before| before.leaked.clone()),
-            max_launches: self.settings.max_launches,
-            keeps_to_cluster: settings::keeps_to_cluster(&self.config.driver),
+            max_launches: most.map(|most| usize::try_from(most).unwrap_or(usize::MAX)),
+            keeps_to_cluster: self.settings.keeps_to_cluster,
         }
     }
 
@@ -257,7 +254,7 @@ impl Provider {
 }
 
 fn managed_images(
-    settings: &Settings,
+    settings: &ProviderSettings,
     pools: &BTreeMap<PoolName, Pool>,
 ) -> BTreeMap<ImageName, Vec<(PoolKey, Label)>> {
     let mut images: BTreeMap<_, Vec<_>> = BTreeMap::new();

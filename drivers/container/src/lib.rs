@@ -9,6 +9,7 @@ mod client;
 mod driver;
 mod failure;
 mod image_body;
+mod kind;
 mod login_files;
 mod options;
 mod runtime_info;
@@ -17,6 +18,7 @@ mod transport;
 
 pub use client::{Runtime, greet};
 pub use driver::ContainerDriver;
+pub use kind::ContainerKind;
 pub use options::{
     ContainerAccess, ContainerCloudImageOptions, ContainerDiskImageOptions, ContainerImage,
     ContainerImageChoice, ContainerLabelOptions, ContainerPoolOptions, Options,

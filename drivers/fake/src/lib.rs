@@ -9,6 +9,7 @@ mod cloud;
 mod driver;
 mod hostkeys;
 mod http;
+mod kind;
 mod options;
 mod simulate;
 mod transport;
@@ -18,6 +19,7 @@ pub use cloud::{Cloud, CloudError, Outcome, Reply};
 pub use driver::FakeDriver;
 pub use hostkeys::RemoteScan;
 pub use http::serve;
+pub use kind::{Connector, FakeKind, SimulatedClouds};
 pub use nodeyard_driver_common::LabelImage;
 pub use nodeyard_driver_common::openstack::{
     CloudImageOptions, CloudOptions, DiskImageOptions, ImageChoice, LabelOptions, PoolOptions,

@@ -17,6 +17,7 @@
 //! before it is deleted; and how many slots a request needs, until all its nodes have a record.
 
 mod instance;
+mod kind;
 mod options;
 mod plan;
 mod survey;
@@ -36,6 +37,8 @@ use nodeyard_model::{Clock, Label, Limits, NodeId, PoolName, ProviderName, Reque
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tracing::{info, warn};
+
+pub use kind::MetastaticKind;
 
 use options::{LabelOptions, Labels};
 use plan::{LaunchAction, Maintenance, PartialRequests, Planner};

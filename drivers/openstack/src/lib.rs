@@ -11,10 +11,12 @@ mod description;
 mod driver;
 mod failure;
 mod images;
+mod kind;
 mod networks;
 mod options;
 
 pub use driver::OpenStackDriver;
+pub use kind::OpenStackKind;
 pub use nodeyard_driver_common::LabelImage;
 pub use nodeyard_driver_common::openstack::{
     CloudImageOptions, CloudOptions, DiskImageOptions, ImageChoice, LabelOptions, PoolOptions,

@@ -22,6 +22,7 @@
 
 mod driver;
 mod host;
+mod kind;
 mod local;
 mod machine_spec;
 mod options;
@@ -31,6 +32,7 @@ pub use host::{
     GuestEndpoint, GuestFault, LocalId, MachineStatus, QemuHost, QemuMachine, StopMethod,
     StoredUpload, UploadStatus,
 };
+pub use kind::{QemuKind, StateDir};
 pub use local::{LocalHost, ProcessIdentity};
 pub use machine_spec::{DiskFormat, Kernel, MachineSpec, Seed};
 pub use nodeyard_driver_common::LabelImage;

@@ -3,6 +3,8 @@
 //! The driver creates and deletes nothing. It knows the slots that the configuration lists, and checks whether a machine
 //! is reachable and has the expected host keys.
 
+mod kind;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
@@ -16,6 +18,8 @@ use nodeyard_model::{Label, PoolName};
 use nodeyard_nodescan::{self as nodescan, ScanTarget, Scanner};
 use tokio::net::lookup_host;
 use tokio::time::timeout;
+
+pub use kind::StaticKind;
 
 pub struct StaticDriver {
     slots: Vec<Place>,

@@ -6,24 +6,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use nodeyard_config as config;
 use nodeyard_driver::{self as driver, Driver, Owner};
+use nodeyard_driver_common::{DriverContext, DriverKinds};
 use nodeyard_model::ProviderName;
 
 /// Callers say for whom they ask, so there is no natural end to the number of drivers.
 const MOST: usize = 64;
 
-/// Makes drivers. The binary implements it: only there is known which drivers exist.
-pub trait DriverFactory: Send + Sync {
-    /// `owner` is what everything that the driver makes has to carry.
-    fn make(
-        &self,
-        provider: &config::Provider,
-        owner: Owner,
-    ) -> Result<Arc<dyn Driver>, driver::Error>;
-}
-
 /// Drivers that were made, for as long as the configuration of their provider stays.
 pub(super) struct Drivers {
-    factory: Arc<dyn DriverFactory>,
+    kinds: DriverKinds,
     made: Mutex<HashMap<(driver::SystemId, ProviderName), Made>>,
 }
 
@@ -39,11 +30,16 @@ impl fmt::Debug for Drivers {
 }
 
 impl Drivers {
-    pub(super) fn new(factory: Arc<dyn DriverFactory>) -> Self {
+    pub(super) fn new(kinds: DriverKinds) -> Self {
         Self {
-            factory,
+            kinds,
             made: Mutex::default(),
         }
+    }
+
+    /// Returns the kinds that drivers are made of.
+    pub(super) fn kinds(&self) -> &DriverKinds {
+        &self.kinds
     }
 
     pub(super) fn get(
@@ -56,7 +52,8 @@ impl Drivers {
         if let Some(known) = made.get(&key).filter(|known| known.config == *provider) {
             return Ok(Arc::clone(&known.driver));
         }
-        let driver = self.factory.make(provider, owner.clone())?;
+        let context = DriverContext::new(owner.clone());
+        let driver = self.kinds.make(provider, context)?;
         if made.len() >= MOST {
             made.clear();
         }

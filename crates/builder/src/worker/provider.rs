@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use nodeyard_config::{Config, Driver, ImageCompression, Name, Object, Provider};
+use nodeyard_config::{Config, ImageCompression, Object, Provider};
 use nodeyard_driver::{Owner, SystemId, template};
+use nodeyard_driver_common::{DriverKinds, ImageUploadSettings};
 use nodeyard_image::{DiskCompression, ImageId};
 use nodeyard_model::{BuildId, ImageName, ProviderName, Timestamp, UploadId};
 
@@ -34,52 +35,30 @@ pub(super) struct UploadSettings {
 
 impl UploadSettings {
     /// None if the provider does not use the image.
-    pub(super) fn of(config: &Config, provider: &Provider, image: &str) -> Option<Self> {
-        let mut settings = Self {
+    pub(super) fn of(
+        kinds: &DriverKinds,
+        config: &Config,
+        provider: &Provider,
+        image: &str,
+    ) -> Option<Self> {
+        let images = provider.diskimages();
+        images.into_iter().find(|name| name.as_str() == image)?;
+        let settings = driver_settings(kinds, provider, image);
+        let name_format = settings.name_format.as_deref();
+        let mut upload = Self {
             format: format(provider).into(),
-            compression: compression(config, provider, image),
-            name_format: USUAL_NAME.into(),
-            hook: None,
-            timeout: None,
+            compression: compression(kinds, config, provider, image),
+            name_format: name_format.unwrap_or(USUAL_NAME).into(),
+            hook: settings.hook,
+            timeout: settings.timeout,
             metadata: BTreeMap::new(),
-            marks: Vec::new(),
+            marks: settings.tags,
         };
         if let Some(image) = config.images.get(image) {
-            settings.add(&image.metadata);
+            upload.add(&image.metadata);
         }
-        let named = |name: &Name| name.as_str() == image;
-        match &provider.driver {
-            Driver::OpenStack(section) => settings.openstack(&section.settings, image)?,
-            Driver::Fake(section) => settings.openstack(&section.settings, image)?,
-            Driver::Aws(section) => {
-                let entry = section.diskimages.iter().find(|entry| named(&entry.name))?;
-                settings.hook = section.post_upload_hook.as_deref().map(Into::into);
-                settings.timeout = section.image_import_timeout.map(|time| *time);
-                let tags = entry.tags.iter();
-                settings
-                    .metadata
-                    .extend(tags.map(|(key, value)| (key.clone(), value.clone())));
-            }
-            _ => {
-                provider.diskimages().into_iter().find(|name| named(name))?;
-            }
-        }
-        Some(settings)
-    }
-
-    fn openstack(
-        &mut self,
-        section: &nodeyard_config::OpenStackSettings,
-        image: &str,
-    ) -> Option<()> {
-        let mut entries = section.diskimages.iter();
-        let entry = entries.find(|entry| entry.name.as_str() == image)?;
-        self.name_format = section.image_name_format.as_str().into();
-        self.hook = section.post_upload_hook.as_deref().map(Into::into);
-        self.timeout = Some(*section.image_upload_timeout);
-        self.add(&entry.meta);
-        self.marks = entry.tags.iter().map(|tag| tag.as_str().into()).collect();
-        Some(())
+        upload.add(&settings.metadata);
+        Some(upload)
     }
 
     fn add(&mut self, metadata: &Object) {
@@ -122,7 +101,17 @@ fn format(provider: &Provider) -> &str {
 
 /// How a file is compressed that is converted for a provider. There is one of each format, so what not all who get it
 /// can read is not made.
-fn compression(config: &Config, provider: &Provider, image: &str) -> DiskCompression {
+fn compression(
+    kinds: &DriverKinds,
+    config: &Config,
+    provider: &Provider,
+    image: &str,
+) -> DiskCompression {
+    let wanted = |provider| match driver_settings(kinds, provider, image).compression {
+        ImageCompression::Zlib => DiskCompression::Zlib,
+        ImageCompression::Zstd => DiskCompression::Zstd,
+        ImageCompression::None => DiskCompression::None,
+    };
     let mut sharers = config
         .providers_of_image(image)
         .filter(|other| format(other) == format(provider));
@@ -134,19 +123,11 @@ fn compression(config: &Config, provider: &Provider, image: &str) -> DiskCompres
     }
 }
 
-/// What travels is made small, in the way that every reader knows if nothing else is said.
-fn wanted(provider: &Provider) -> DiskCompression {
-    let said = match &provider.driver {
-        Driver::OpenStack(section) => section.settings.image_compression,
-        Driver::Fake(section) => section.settings.image_compression,
-        Driver::Container(_) | Driver::Qemu(_) => ImageCompression::None,
-        _ => ImageCompression::Zlib,
-    };
-    match said {
-        ImageCompression::Zlib => DiskCompression::Zlib,
-        ImageCompression::Zstd => DiskCompression::Zstd,
-        ImageCompression::None => DiskCompression::None,
-    }
+/// Returns the settings of the driver; the default for a provider whose driver this program does not have.
+fn driver_settings(kinds: &DriverKinds, provider: &Provider, image: &str) -> ImageUploadSettings {
+    let kind = kinds.get(provider).ok();
+    kind.and_then(|kind| kind.image_upload(image).ok())
+        .unwrap_or_default()
 }
 
 /// The formats an image is to have: its own, and those of the providers that use it.

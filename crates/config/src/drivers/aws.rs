@@ -323,4 +323,8 @@ fn check_profile(_profile: &InstanceProfile, map: &Map, decoder: &mut Decoder<'_
     decoder.exactly_one(map, &["name", "arn"], Strictness::Lenient);
 }
 
-image_driver!(Aws);
+image_driver!(Aws {
+    fn image_format<'s>(&'s self, _: Option<&'s str>) -> Option<&'s str> {
+        Some(self.image_format.as_str())
+    }
+});

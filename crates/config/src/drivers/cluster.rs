@@ -8,6 +8,7 @@ use super::cluster_checks;
 use super::cluster_extras::{
     Console, GitSidecar, Hardening, PeerAccess, RegistryAccess, Share, SshAccess,
 };
+use crate::check::FileReferences;
 use crate::decode::{Decode, Decoder};
 use crate::provider::{DriverSection, LabelRef, PoolCommon, PoolOuter, PoolRef, ProviderCommon};
 use crate::section::{Describe, TypeInfo, section};
@@ -444,6 +445,17 @@ macro_rules! cluster_drivers {
 
             fn check(&self, decoder: &mut Decoder<'_>) {
                 check_labels(&self.pools, Flavour::$section, decoder);
+            }
+
+            fn check_references<'c>(
+                &'c self,
+                references: &mut FileReferences<'c>,
+                decoder: &mut Decoder<'_>,
+            ) {
+                // Labels that need a buildset are errors in the others.
+                if Flavour::$section == Flavour::Kubernetes {
+                    cluster_checks::ready_nodes(&self.pools, references.labels, decoder);
+                }
             }
         })+
     };

@@ -88,7 +88,7 @@ pub(super) fn flavour(label: &ClusterLabel, flavour: Flavour, decoder: &mut Deco
 }
 
 /// Reports labels that need a buildset and have `min-ready` nodes, which belong to none.
-pub(crate) fn ready_nodes(
+pub(super) fn ready_nodes(
     pools: &[ClusterPool],
     labels: &[LabelConfig],
     decoder: &mut Decoder<'_>,

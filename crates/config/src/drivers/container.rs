@@ -144,5 +144,9 @@ fn check_label(label: &ContainerLabel, map: &Map, decoder: &mut Decoder<'_>) {
     }
 }
 
-image_driver!(Container);
+image_driver!(Container {
+    fn image_format<'s>(&'s self, _: Option<&'s str>) -> Option<&'s str> {
+        Some("tar")
+    }
+});
 image_access!(Container);

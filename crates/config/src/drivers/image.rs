@@ -60,9 +60,9 @@ macro_rules! image_access {
 }
 pub(super) use image_access;
 
-/// Implements `DriverSection` for a section with `pools`, `diskimages` and `cloud_images`.
+/// Implements `DriverSection` for a section with `pools`, `diskimages` and `cloud_images`. More of its methods may follow.
 macro_rules! image_driver {
-    ($section:ident) => {
+    ($section:ident $({ $($method:item)+ })?) => {
         impl $crate::provider::DriverSection for $section {
             fn pools(&self) -> Vec<$crate::provider::PoolRef<'_>> {
                 let pools = self.pools.iter().map(|pool| $crate::provider::PoolRef {
@@ -101,6 +101,8 @@ macro_rules! image_driver {
                     .filter_map(|image| Some((&image.name, image.image_filters.as_deref()?)))
                     .collect()
             }
+
+            $($($method)+)?
         }
     };
 }

@@ -1,5 +1,8 @@
 //! `driver: metastatic`: slots on nodes of another provider.
 
+use std::collections::HashMap;
+
+use crate::check::FileReferences;
 use crate::decode::Decoder;
 use crate::provider::{DriverSection, LabelRef, PoolCommon, PoolOuter, PoolRef, ProviderCommon};
 use crate::section::section;
@@ -85,5 +88,43 @@ impl DriverSection for Metastatic {
                 .collect(),
         });
         pools.collect()
+    }
+
+    /// Checks that all labels with the same backing label describe the same backing nodes.
+    fn check_references<'c>(
+        &'c self,
+        references: &mut FileReferences<'c>,
+        decoder: &mut Decoder<'_>,
+    ) {
+        let mut targets: HashMap<&str, &MetastaticLabel> = HashMap::new();
+        for label in self.pools.iter().flat_map(|pool| &pool.labels) {
+            if label.backing_label.is_empty() {
+                continue;
+            }
+            if !references
+                .label_names
+                .contains_key(label.backing_label.as_str())
+            {
+                let quoted = decoder.quote(&label.backing_label);
+                let message = format!(
+                    "there is no label `{quoted}` in this file, so another launcher must serve it"
+                );
+                decoder.warning("unknown-label", label.backing_label.span, message);
+            }
+            match targets.get(label.backing_label.as_str()) {
+                Some(first) if !first.agrees_with(label) => {
+                    let message = "labels with the same `backing-label` must agree in `max-parallel-jobs`, `grace-time`, `min-retention-time` and `max-age`";
+                    decoder
+                        .error("backing-label-mismatch", label.backing_label.span, message)
+                        .map(|finding| {
+                            finding.label(first.backing_label.span, "differs from this one")
+                        });
+                }
+                Some(_) => {}
+                None => {
+                    targets.insert(&label.backing_label, label);
+                }
+            }
+        }
     }
 }

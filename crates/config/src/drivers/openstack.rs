@@ -218,6 +218,19 @@ macro_rules! delegate_to_settings {
             fn image_filters(&self) -> Vec<(&Name, &[ImageFilter])> {
                 self.settings.image_filters()
             }
+
+            fn image_format<'s>(&'s self, cloud_format: Option<&'s str>) -> Option<&'s str> {
+                Some(cloud_format.unwrap_or("qcow2"))
+            }
+
+            fn cloud(&self) -> Option<(&str, Option<&str>)> {
+                Some((&self.cloud, self.settings.region_name.as_deref()))
+            }
+
+            /// Nodepool's OpenStack driver checks the top of the file only.
+            fn allows_images_without_upload(&self) -> bool {
+                true
+            }
         })+
     };
 }

@@ -175,5 +175,9 @@ fn check_label(label: &QemuLabel, map: &Map, decoder: &mut Decoder<'_>) {
     }
 }
 
-image_driver!(Qemu);
+image_driver!(Qemu {
+    fn image_format<'s>(&'s self, _: Option<&'s str>) -> Option<&'s str> {
+        Some("qcow2")
+    }
+});
 image_access!(Qemu);

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use crate::check::FileReferences;
 use crate::decode::{Decode, Decoder};
 use crate::provider::{DriverSection, LabelRef, PoolCommon, PoolOuter, PoolRef, ProviderCommon};
 use crate::section::{Describe, TypeInfo, section};
@@ -110,5 +111,42 @@ impl DriverSection for Static {
                 .collect(),
         });
         pools.collect()
+    }
+
+    /// Each machine has an entry for each of its labels.
+    fn allows_repeated_labels(&self) -> bool {
+        true
+    }
+
+    fn check_references<'c>(
+        &'c self,
+        references: &mut FileReferences<'c>,
+        decoder: &mut Decoder<'_>,
+    ) {
+        for node in self
+            .pools
+            .iter()
+            .flat_map(|pool| &pool.nodes)
+            .filter(|node| !node.name.is_empty())
+        {
+            let machine = (
+                node.name.as_str(),
+                node.username.as_str(),
+                node.connection_port.0,
+            );
+            if let Some(earlier) = references.machines.insert(machine, node.name.span) {
+                let message = format!(
+                    "`{}` is listed twice with the same user and port",
+                    decoder.quote(&node.name)
+                );
+                decoder
+                    .error("duplicate-name", node.name.span, message)
+                    .map(|finding| {
+                        finding
+                            .label(earlier, "first here")
+                            .help("`max-parallel-jobs` lets several jobs use one machine")
+                    });
+            }
+        }
     }
 }

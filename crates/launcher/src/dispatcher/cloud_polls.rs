@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use nodeyard_driver::{self as driver, Collected, Machines, Resource, ResourceKind, Tags, Target};
+use nodeyard_driver_common::ImageSettings;
 use nodeyard_model::{BuildId, Limits, NodeId, ProviderName, RequestId, Resources, UploadId};
 use nodeyard_plan::leaks::{self, Leaks, Owner};
 use nodeyard_plan::{PoolKey, Zone};
@@ -21,7 +22,6 @@ use crate::context::Context;
 use crate::launch::delete_in_cloud;
 use crate::provider::{Provider, cloud_readiness, sound_cost};
 use crate::report::{Inventory, Report};
-use crate::settings::ImageSettings;
 
 /// What a poll does, the most thorough last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

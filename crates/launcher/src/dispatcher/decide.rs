@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nodeyard_driver_common::ImageSettings;
 use nodeyard_model::{Label, NodeId, NodeState, RequestId};
 use nodeyard_plan::assign::{Decision, Moment, Retry};
 use nodeyard_plan::protocol::node::Seen;
@@ -19,7 +20,6 @@ use super::{Dispatcher, News, Task, Timer};
 use crate::provider::Provider;
 use crate::report::{Recovered, Report, Served, Settled};
 use crate::serve::{INCOMPLETE_PAUSE, Order, Serving};
-use crate::settings::ImageSettings;
 use crate::{recover, settle};
 
 /// Before a request is planned anew that could not be served as planned; doubles each time.

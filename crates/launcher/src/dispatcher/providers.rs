@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nodeyard_config as config;
+use nodeyard_driver_common::quantity;
 use nodeyard_model::{
     ComponentState, Label, Limits, PoolComponent, PoolName, ProviderName, TenantName, coded,
 };
@@ -24,7 +25,6 @@ use crate::error::StartError;
 use crate::provider::Provider;
 use crate::report::Report;
 use crate::roster;
-use crate::settings::quantity;
 use nodeyard_operations::drain::DrainScope;
 
 /// How long the first attempt to start a provider may take before requests wait for the provider. Until then none is
@@ -139,7 +139,7 @@ impl Dispatcher {
         self.starting.insert(name.clone(), attempt);
         let ctx = self.ctx.clone();
         let options = self.options.clone();
-        let factory = Arc::clone(&self.factory);
+        let kinds = self.kinds.clone();
         let panicked = Report::Started {
             provider: name.clone(),
             attempt,
@@ -147,7 +147,7 @@ impl Dispatcher {
         };
         let on = name.clone();
         let work = async move {
-            let start = Provider::start(provider, &*factory, &ctx, &options);
+            let start = Provider::start(provider, &kinds, &ctx, &options);
             let result = tokio::select! {
                 result = start => result,
                 () = ctx.stop.cancelled() => return,
@@ -201,8 +201,13 @@ impl Dispatcher {
             self.set_unreachable(name, &reason);
         } else if let Some(config) = config.filter(|_| !is_at_work)
             // What makes this fail is why the provider did not start.
-            && let Ok(substitute) =
-                Provider::unreachable(config.clone(), &self.ctx, &self.options, &reason)
+            && let Ok(substitute) = Provider::unreachable(
+                config.clone(),
+                &self.kinds,
+                &self.ctx,
+                &self.options,
+                &reason,
+            )
         {
             self.run_provider(Arc::new(substitute));
         }

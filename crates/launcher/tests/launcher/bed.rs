@@ -4,12 +4,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodeyard_config::{self as config, Config, Environment, Mode};
-use nodeyard_driver::{self as driver, Driver};
-use nodeyard_driver_static::StaticDriver;
-use nodeyard_launcher::{
-    DriverFactory, Handle, Launcher, NoEvents, Options, Parts, Surroundings, Timing,
-};
+use nodeyard_config::{self as config, Config, Environment, Fake, Mode};
+use nodeyard_driver::{Error, Poll};
+use nodeyard_driver_common::DriverKinds;
+use nodeyard_driver_fake::{Connector, FakeKind, Transport};
+use nodeyard_driver_metastatic::MetastaticKind;
+use nodeyard_driver_static::StaticKind;
+use nodeyard_launcher::{Handle, Launcher, NoEvents, Options, Parts, Timing};
 use nodeyard_model::{Clock, Node, NodeId, RequestId};
 use nodeyard_nodescan::{NetworkScanner, Scanner};
 use nodeyard_plan::Policy;
@@ -25,27 +26,28 @@ pub(crate) use nodeyard_testbeds::store::Store;
 /// So long that only a hang exceeds it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Makes the drivers of tests.
+/// No simulated clouds, for tests of machines that exist already.
 #[derive(Debug, Default)]
 pub(crate) struct Drivers;
 
-impl DriverFactory for Drivers {
-    fn make(
-        &self,
-        provider: &config::Provider,
-        _: Surroundings<'_>,
-    ) -> Result<Arc<dyn Driver>, driver::Error> {
-        match &provider.driver {
-            config::Driver::Static(section) => Ok(Arc::new(StaticDriver::new(
-                section,
-                Arc::new(NetworkScanner::default()),
-            ))),
-            other => Err(driver::Error::permanent(format!(
-                "no {} in tests",
-                other.name()
-            ))),
-        }
+impl Connector for Drivers {
+    fn connect(&self, provider: &str, _: &Fake) -> Result<Arc<dyn Transport>, Error> {
+        Err(Error::permanent(format!(
+            "no cloud {provider} in this test"
+        )))
     }
+}
+
+/// Returns the drivers of tests, with these simulated clouds.
+fn kinds(clouds: Arc<dyn Connector>) -> DriverKinds {
+    let poll = Poll {
+        least: Duration::from_millis(5),
+        most: Duration::from_millis(50),
+    };
+    DriverKinds::default()
+        .with(FakeKind::new(clouds).with_poll(poll))
+        .with(MetastaticKind)
+        .with(StaticKind::new(Arc::new(NetworkScanner::default())))
 }
 
 pub(crate) fn parse(text: &str) -> Arc<Config> {
@@ -76,23 +78,33 @@ pub(crate) fn quick() -> Timing {
 }
 
 impl Running {
-    pub(crate) async fn start(store: &Store, drivers: Arc<dyn DriverFactory>, text: &str) -> Self {
-        Self::start_on(store.session().await, drivers, text, quick()).await
+    pub(crate) async fn start(store: &Store, clouds: Arc<dyn Connector>, text: &str) -> Self {
+        Self::start_on(store.session().await, clouds, text, quick()).await
     }
 
     pub(crate) async fn start_on(
         tree: Arc<dyn Tree>,
-        drivers: Arc<dyn DriverFactory>,
+        clouds: Arc<dyn Connector>,
         text: &str,
         timing: Timing,
     ) -> Self {
         let scanner = Arc::new(NetworkScanner::default());
-        Self::start_with(tree, drivers, scanner, text, timing).await
+        Self::start_with(tree, clouds, scanner, text, timing).await
     }
 
     pub(crate) async fn start_with(
         tree: Arc<dyn Tree>,
-        drivers: Arc<dyn DriverFactory>,
+        clouds: Arc<dyn Connector>,
+        scanner: Arc<dyn Scanner>,
+        text: &str,
+        timing: Timing,
+    ) -> Self {
+        Self::start_with_kinds(tree, kinds(clouds), scanner, text, timing).await
+    }
+
+    pub(crate) async fn start_with_kinds(
+        tree: Arc<dyn Tree>,
+        drivers: DriverKinds,
         scanner: Arc<dyn Scanner>,
         text: &str,
         timing: Timing,

@@ -6,14 +6,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use nodeyard_config as config;
-use nodeyard_driver::{self as driver, Driver, Poll};
+use nodeyard_config::Fake;
+use nodeyard_driver::Error;
 use nodeyard_driver_fake::{
-    CallError, FakeDriver, FlavorOptions, InProcess, Options, Quota, Simulate, Span, Transport,
-    World,
+    CallError, Connector, FlavorOptions, InProcess, Quota, Simulate, Span, Transport, World,
 };
-use nodeyard_driver_metastatic::{self as metastatic, MetastaticDriver};
-use nodeyard_launcher::{DriverFactory, Surroundings};
 use nodeyard_model::Clock;
 use nodeyard_store::testing::Fuse;
 use serde_json::value::RawValue;
@@ -357,38 +354,13 @@ impl Watched {
     }
 }
 
-impl DriverFactory for FakeCloud {
-    fn make(
-        &self,
-        provider: &config::Provider,
-        around: Surroundings<'_>,
-    ) -> Result<Arc<dyn Driver>, driver::Error> {
-        let section = match &provider.driver {
-            config::Driver::Fake(section) => section,
-            config::Driver::Metastatic(section) => {
-                let backing = around.backing(&metastatic::identity(&around.owner.provider));
-                let driver = MetastaticDriver::new(section, around.owner, backing, Clock::system());
-                return Ok(Arc::new(driver));
-            }
-            _ => return Err(driver::Error::unsupported("do without a cloud")),
-        };
-        let options = Options {
-            poll: Poll {
-                least: Duration::from_millis(5),
-                most: Duration::from_millis(50),
-            },
-            ..Options::of(section, around.owner)?
-        };
-        let cloud = InProcess::new(Arc::clone(&self.world), PROVIDER);
-        let watch = Arc::clone(&self.watch);
-        Ok(Arc::new(FakeDriver::new(
-            options,
-            Arc::new(Watched {
-                provider: provider.name().to_owned(),
-                cloud,
-                watch,
-                fuse: self.fuse.clone(),
-            }),
-        )))
+impl Connector for FakeCloud {
+    fn connect(&self, provider: &str, _: &Fake) -> Result<Arc<dyn Transport>, Error> {
+        Ok(Arc::new(Watched {
+            provider: provider.to_owned(),
+            cloud: InProcess::new(Arc::clone(&self.world), PROVIDER),
+            watch: Arc::clone(&self.watch),
+            fuse: self.fuse.clone(),
+        }))
     }
 }

@@ -29,5 +29,6 @@ mod recovery;
 mod session;
 mod static_nodes;
 mod tenants;
+mod tenth;
 mod uploads;
 mod zuul;

@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::cloud::Clouds;
+use crate::cloud::{self, Clouds};
 
 pub(crate) use nodeyard_testbeds::eventually;
 pub(crate) use nodeyard_testbeds::store::Store;
@@ -115,7 +115,7 @@ pub(crate) async fn launcher(
         views: Views::open(&Registry::new(Arc::clone(&tree))).unwrap(),
         tree: Arc::clone(&tree),
         config: watch::channel(config).1,
-        drivers: Arc::clone(clouds) as _,
+        drivers: cloud::kinds(clouds),
         scanner: Arc::new(NetworkScanner::default()),
         events: Arc::new(NoEvents),
         clock: Clock::system(),

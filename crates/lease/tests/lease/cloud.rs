@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodeyard_config as config;
-use nodeyard_driver::{self as driver, Driver, Poll};
+use nodeyard_config::Fake;
+use nodeyard_driver::{Error, Poll};
+use nodeyard_driver_common::DriverKinds;
 use nodeyard_driver_fake::{
-    FakeDriver, FlavorOptions, InProcess, Options, Simulate, Span, Transport as _, World,
+    Connector, FakeKind, FlavorOptions, InProcess, Simulate, Span, Transport, World,
 };
-use nodeyard_launcher::{DriverFactory, Surroundings};
 use nodeyard_model::Clock;
 
 const PROVIDERS: [&str; 2] = ["east", "west"];
@@ -82,24 +82,18 @@ pub(crate) fn small_and_large(max_servers: usize) -> String {
     config(max_servers, &[("east", &["small", "large"])])
 }
 
-impl DriverFactory for Clouds {
-    fn make(
-        &self,
-        provider: &config::Provider,
-        around: Surroundings<'_>,
-    ) -> Result<Arc<dyn Driver>, driver::Error> {
-        let config::Driver::Fake(section) = &provider.driver else {
-            return Err(driver::Error::unsupported("do without a cloud"));
-        };
-        let name = around.owner.provider.to_string();
-        let options = Options {
-            poll: Poll {
-                least: Duration::from_millis(5),
-                most: Duration::from_millis(50),
-            },
-            ..Options::of(section, around.owner)?
-        };
-        let cloud = InProcess::new(Arc::clone(&self.0), &name);
-        Ok(Arc::new(FakeDriver::new(options, Arc::new(cloud))))
+impl Connector for Clouds {
+    fn connect(&self, provider: &str, _: &Fake) -> Result<Arc<dyn Transport>, Error> {
+        Ok(Arc::new(InProcess::new(Arc::clone(&self.0), provider)))
     }
+}
+
+/// Returns the drivers of the clouds.
+pub(crate) fn kinds(clouds: &Arc<Clouds>) -> DriverKinds {
+    let poll = Poll {
+        least: Duration::from_millis(5),
+        most: Duration::from_millis(50),
+    };
+    let fake = FakeKind::new(Arc::clone(clouds) as _);
+    DriverKinds::default().with(fake.with_poll(poll))
 }

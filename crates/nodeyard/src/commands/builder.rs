@@ -12,12 +12,13 @@ use nodeyard_api::builder::BuilderMetrics;
 use nodeyard_builder::steward::{self, Steward};
 use nodeyard_builder::worker::{self, Worker};
 use nodeyard_config::ConfigHandle;
+use nodeyard_driver_common::DriverKinds;
 use nodeyard_gearman::GearmanEndpoint;
 use nodeyard_plan::images::Pace;
 use nodeyard_store::Tree;
 use tokio_util::sync::CancellationToken;
 
-use crate::commands::launcher::{DriverBuilder, follow, open_statsd};
+use crate::commands::launcher::{follow, open_statsd};
 use crate::commands::test_intervals;
 use crate::host;
 use job_server::JobServers;
@@ -44,7 +45,7 @@ impl Default for WorkerCounts {
 pub(crate) async fn run(
     tree: Option<Arc<dyn Tree>>,
     config: ConfigHandle,
-    drivers: Arc<DriverBuilder>,
+    drivers: DriverKinds,
     workers: WorkerCounts,
     started: CancellationToken,
     stop: CancellationToken,

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use nodeyard_config::{Config, ConfigHandle};
+use nodeyard_driver_common::DriverKinds;
 use nodeyard_driver_fake::{RemoteScan, URL_VARIABLE};
 use nodeyard_http_api::LocalToken;
 use nodeyard_launcher::{Launcher, Options, Parts, Timing};
@@ -21,7 +22,6 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use interfaces::WebPages;
 
-pub(crate) use drivers::DriverBuilder;
 pub(crate) use interfaces::statsd as open_statsd;
 use interfaces::{Interfaces, LauncherMetricsRecorder};
 
@@ -109,7 +109,7 @@ async fn options() -> Options {
 /// Creates drivers, and scans the machines that they launch.
 #[derive(Clone)]
 pub(crate) struct LauncherTools {
-    pub(crate) drivers: Arc<DriverBuilder>,
+    pub(crate) drivers: DriverKinds,
     scanner: Arc<dyn Scanner>,
 }
 
@@ -122,7 +122,7 @@ impl LauncherTools {
             None => Arc::new(NetworkScanner::default()),
         };
         Ok(Self {
-            drivers: Arc::new(DriverBuilder::new(cloud, Arc::clone(&scanner), config)),
+            drivers: drivers::kinds(cloud, &scanner, config),
             scanner,
         })
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use clap::Args;
-use nodeyard_config::Driver;
+use nodeyard_config::Fake;
 use nodeyard_driver_fake::{Simulate, URL_VARIABLE, World, serve};
 use nodeyard_model::Clock;
 use tokio::net::TcpListener;
@@ -28,7 +28,7 @@ pub(crate) async fn run(args: SimulateArgs, context: &CommandContext) -> anyhow:
     let mut clouds = HashMap::new();
     if let Some(config) = context.load()? {
         for provider in config.providers.values() {
-            if let Driver::Fake(section) = &provider.driver {
+            if let Some(section) = provider.driver.section::<Fake>() {
                 let simulate = Simulate::of(&section.simulate);
                 clouds.insert(provider.name().to_owned(), simulate);
             }

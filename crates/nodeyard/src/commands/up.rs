@@ -162,7 +162,7 @@ async fn build(
         return Ok(());
     }
     let tree = Some(Arc::clone(tree));
-    let drivers = Arc::clone(&tools.drivers);
+    let drivers = tools.drivers.clone();
     let started = CancellationToken::new();
     let workers = WorkerCounts::default();
     builder::run(

@@ -77,9 +77,9 @@ impl Upload {
         let (driver, owner) =
             find_driver(context, &config, order.managed.as_deref(), &key.provider)?;
         let provider = &key.provider;
-        let settings = config
-            .provider(provider.as_str())
-            .and_then(|found| UploadSettings::of(&config, found, image.as_str()));
+        let settings = config.provider(provider.as_str()).and_then(|found| {
+            UploadSettings::of(context.drivers.kinds(), &config, found, image.as_str())
+        });
         let mut settings = settings.ok_or_else(|| {
             Problem::refused(format!(
                 "provider {provider} does not use image {image} here"

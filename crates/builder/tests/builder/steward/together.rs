@@ -10,10 +10,13 @@ use std::time::Duration;
 use nodeyard_builder::jobs::Function;
 use nodeyard_builder::steward::Functions;
 use nodeyard_builder::steward::notes::Notes;
-use nodeyard_builder::worker::{DriverFactory, NoEvents, Options, Parts, Worker};
-use nodeyard_config as config;
-use nodeyard_driver::{self as driver, Driver, Owner, SystemId};
-use nodeyard_driver_fake::{self as fake, FakeDriver, InProcess, Simulate, World};
+use nodeyard_builder::worker::{NoEvents, Options, Parts, Worker};
+use nodeyard_config::{Config, Fake};
+use nodeyard_driver::{Driver as _, Error, Owner, SystemId};
+use nodeyard_driver_common::DriverKinds;
+use nodeyard_driver_fake::{
+    self as fake, Connector, FakeDriver, FakeKind, InProcess, Simulate, Transport, World,
+};
 use nodeyard_image::ImageId;
 use nodeyard_model::{BuildId, BuildState, Clock, ImageName, ProviderName, UploadState};
 use nodeyard_store::registry::Registry;
@@ -89,13 +92,10 @@ impl Clouds for Arc<TwoClouds> {
     }
 }
 
-impl DriverFactory for TwoClouds {
-    fn make(
-        &self,
-        provider: &config::Provider,
-        owner: Owner,
-    ) -> Result<Arc<dyn Driver>, driver::Error> {
-        Ok(Arc::new(self.driver(provider.name(), owner)))
+impl Connector for TwoClouds {
+    fn connect(&self, provider: &str, _: &Fake) -> Result<Arc<dyn Transport>, Error> {
+        let world = Arc::clone(&self.world);
+        Ok(Arc::new(InProcess::new(world, provider)))
     }
 }
 
@@ -150,7 +150,7 @@ pub(crate) const BOTH: &str = "{name: one, driver: fake, diskimages: [{name: ubu
                     {name: two, driver: fake, diskimages: [{name: ubuntu}]}";
 
 pub(crate) struct RunningWorker {
-    pub(crate) config: watch::Sender<Arc<config::Config>>,
+    pub(crate) config: watch::Sender<Arc<Config>>,
     stop: CancellationToken,
     task: JoinHandle<()>,
 }
@@ -180,7 +180,7 @@ impl RunningWorker {
         let mut options = Options::new(hostname, vec![server.endpoint.clone()]);
         options.unable_pause = Duration::from_millis(500);
         let (sender, config) = watch::channel(parse(text));
-        let drivers = Arc::clone(clouds) as Arc<dyn DriverFactory>;
+        let drivers = DriverKinds::default().with(FakeKind::new(Arc::clone(clouds) as _));
         let parts = Parts {
             config,
             drivers,

@@ -10,10 +10,13 @@ use std::time::Duration;
 
 use nodeyard_builder::jobs::{Failure, ImageInfo};
 use nodeyard_builder::source::LogLimits;
-use nodeyard_builder::worker::{self, DriverFactory, Handle, NoEvents, Options, Parts, Worker};
-use nodeyard_config::{self as config, Config, Environment, Mode};
-use nodeyard_driver::{self as driver, CloudImage, Driver, Owner, SystemId};
-use nodeyard_driver_fake::{self as fake, FakeDriver, InProcess, Simulate, World};
+use nodeyard_builder::worker::{self, Handle, NoEvents, Options, Parts, Worker};
+use nodeyard_config::{self as config, Config, Environment, Fake, Mode};
+use nodeyard_driver::{CloudImage, Driver as _, Error, Owner, SystemId};
+use nodeyard_driver_common::DriverKinds;
+use nodeyard_driver_fake::{
+    self as fake, Connector, FakeDriver, FakeKind, InProcess, Simulate, Transport, World,
+};
 use nodeyard_gearman::client::{
     AdminClient, ClientError, FunctionStatus, JobClient, JobClientOptions, JobOutcome, JobRequest,
 };
@@ -298,14 +301,16 @@ impl Cloud {
     }
 }
 
-impl DriverFactory for Cloud {
-    fn make(
-        &self,
-        _provider: &config::Provider,
-        owner: Owner,
-    ) -> Result<Arc<dyn Driver>, driver::Error> {
-        Ok(Arc::new(self.driver(owner)))
+impl Connector for Cloud {
+    fn connect(&self, _: &str, _: &Fake) -> Result<Arc<dyn Transport>, Error> {
+        let world = Arc::clone(&self.world);
+        Ok(Arc::new(InProcess::new(world, PROVIDER)))
     }
+}
+
+/// Returns the drivers of a worker that has only simulated clouds.
+pub(crate) fn kinds(clouds: Arc<dyn Connector>) -> DriverKinds {
+    DriverKinds::default().with(FakeKind::new(clouds))
 }
 
 impl fmt::Debug for Cloud {
@@ -437,11 +442,11 @@ pub(crate) struct Running {
 impl Running {
     pub(crate) async fn start(
         jobs: &Jobs,
-        drivers: Arc<dyn DriverFactory>,
+        clouds: Arc<dyn Connector>,
         config: Arc<Config>,
     ) -> Self {
         let runtime = tokio::runtime::Handle::current();
-        Self::launch(&runtime, jobs, drivers, config, |_| {}).await
+        Self::launch(&runtime, jobs, clouds, config, |_| {}).await
     }
 
     /// With other options.
@@ -450,25 +455,25 @@ impl Running {
         config: Arc<Config>,
         change: impl FnOnce(&mut Options),
     ) -> Self {
-        let drivers = Cloud::new(Simulate::default());
+        let clouds = Cloud::new(Simulate::default());
         let runtime = tokio::runtime::Handle::current();
-        Self::launch(&runtime, jobs, drivers, config, change).await
+        Self::launch(&runtime, jobs, clouds, config, change).await
     }
 
     /// On the threads of a runtime of its own.
     pub(crate) async fn start_on(
         runtime: &Runtime,
         jobs: &Jobs,
-        drivers: Arc<dyn DriverFactory>,
+        clouds: Arc<dyn Connector>,
         config: Arc<Config>,
     ) -> Self {
-        Self::launch(runtime.handle(), jobs, drivers, config, |_| {}).await
+        Self::launch(runtime.handle(), jobs, clouds, config, |_| {}).await
     }
 
     async fn launch(
         runtime: &tokio::runtime::Handle,
         jobs: &Jobs,
-        drivers: Arc<dyn DriverFactory>,
+        clouds: Arc<dyn Connector>,
         config: Arc<Config>,
         change: impl FnOnce(&mut Options),
     ) -> Self {
@@ -490,7 +495,7 @@ impl Running {
         let (sender, receiver) = watch::channel(config);
         let parts = Parts {
             config: receiver,
-            drivers,
+            drivers: kinds(clouds),
             events: Arc::new(NoEvents),
         };
         let (worker, mut handle) = Worker::new(options, parts);

@@ -5,14 +5,12 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use nodeyard_builder::jobs::{FailureKind, LocalState};
-use nodeyard_builder::worker::DriverFactory;
-use nodeyard_config::{self as config, Environment, Mode};
-use nodeyard_driver::{
-    CloudImage, Driver, Error, ImageTarget, Images, Owner, Progress, UploadOrder, UploadedImage,
-};
-use nodeyard_driver_fake::Simulate;
+use nodeyard_config::{self as config, Environment, Fake, Mode};
+use nodeyard_driver::Error;
+use nodeyard_driver_fake::{CallError, Connector, Simulate, Transport};
 use nodeyard_gearman::client::{JobOutcome, JobRequest};
 use nodeyard_testbeds::SmallDisk;
+use serde_json::value::RawValue;
 
 use crate::worker::bed::{Between, Cloud, GOOD, Host, Jobs, Running, parse, soon, until};
 
@@ -336,33 +334,21 @@ async fn secrets_of_a_build_are_in_no_answer() {
 }
 
 /// A driver with a mistake in it.
+/// A cloud whose driver panics when it uploads.
 #[derive(Debug)]
 struct Panicking;
 
-impl Driver for Panicking {
-    fn images(&self) -> Option<&dyn Images> {
-        Some(self)
+impl Connector for Panicking {
+    fn connect(&self, _: &str, _: &Fake) -> Result<Arc<dyn Transport>, Error> {
+        Ok(Arc::new(Self))
     }
 }
 
 #[async_trait]
-impl Images for Panicking {
-    async fn upload(&self, _: &UploadOrder, _: &Progress) -> Result<UploadedImage, Error> {
-        panic!("password is hunter2");
-    }
-
-    async fn delete_image(&self, _: &ImageTarget) -> Result<(), Error> {
-        Err(Error::unsupported("delete images"))
-    }
-
-    async fn list_images(&self) -> Result<Vec<CloudImage>, Error> {
-        Ok(Vec::new())
-    }
-}
-
-impl DriverFactory for Panicking {
-    fn make(&self, _: &config::Provider, _: Owner) -> Result<Arc<dyn Driver>, Error> {
-        Ok(Arc::new(Panicking))
+impl Transport for Panicking {
+    async fn call(&self, method: &str, _: Vec<u8>) -> Result<Box<RawValue>, CallError> {
+        assert!(method == "list_images", "password is hunter2");
+        Ok(serde_json::value::to_raw_value(&[(); 0]).unwrap())
     }
 }
 

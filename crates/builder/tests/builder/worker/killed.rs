@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nodeyard_builder::jobs::{FailureKind, LocalState, UploadProgress};
-use nodeyard_builder::worker::{DriverFactory, NoEvents, Options, Parts, Worker};
-use nodeyard_config as config;
-use nodeyard_driver::{self as driver, Driver, Owner};
-use nodeyard_driver_fake::{self as fake, FakeDriver, Http, Simulate, Span};
+use nodeyard_builder::worker::{NoEvents, Options, Parts, Worker};
+use nodeyard_config::Fake;
+use nodeyard_driver::Error;
+use nodeyard_driver_fake::{self as fake, Connector, Http, Simulate, Span, Transport};
 use nodeyard_gearman::GearmanEndpoint;
 use nodeyard_gearman::client::JobRequest;
 use nodeyard_testbeds::web_server::{Asked, Body, Reply};
@@ -24,7 +24,8 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::worker::bed::{
-    Between, Cloud, GOOD, Host, Jobs, PROVIDER, connections, disk, logs, parse, sha256, until,
+    Between, Cloud, GOOD, Host, Jobs, PROVIDER, connections, disk, kinds, logs, parse, sha256,
+    until,
 };
 
 const CONFIG: &str = "NODEYARD_TEST_WORKER_CONFIG";
@@ -34,11 +35,9 @@ const CLOUD: &str = "NODEYARD_TEST_WORKER_CLOUD";
 /// Reaches the cloud of the process that kills.
 struct Remote(String);
 
-impl DriverFactory for Remote {
-    fn make(&self, _: &config::Provider, owner: Owner) -> Result<Arc<dyn Driver>, driver::Error> {
-        let transport = Http::new(&self.0, PROVIDER).unwrap();
-        let options = fake::Options::new(owner);
-        Ok(Arc::new(FakeDriver::new(options, Arc::new(transport))))
+impl Connector for Remote {
+    fn connect(&self, _: &str, _: &Fake) -> Result<Arc<dyn Transport>, Error> {
+        Ok(Arc::new(Http::new(&self.0, PROVIDER).unwrap()))
     }
 }
 
@@ -51,7 +50,7 @@ fn working_until_killed() {
     let gearman = GearmanEndpoint::new("127.0.0.1", text(GEARMAN).parse().unwrap());
     let options = Options::new("builder02.example.com", vec![gearman]);
     let (_sender, config) = watch::channel(config);
-    let drivers = Arc::new(Remote(text(CLOUD)));
+    let drivers = kinds(Arc::new(Remote(text(CLOUD))));
     let parts = Parts {
         config,
         drivers,

@@ -5,12 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use nodeyard_builder::jobs::{FailureKind, LocalState, UploadProgress};
-use nodeyard_builder::worker::DriverFactory;
-use nodeyard_config as config;
-use nodeyard_driver::{self as driver, Driver, Owner};
-use nodeyard_driver_fake::{
-    self as fake, CallError, CloudError, FakeDriver, InProcess, Simulate, Transport,
-};
+use nodeyard_config::Fake;
+use nodeyard_driver::Error;
+use nodeyard_driver_fake::{CallError, CloudError, Connector, InProcess, Simulate, Transport};
 use nodeyard_gearman::client::{JobOutcome, JobRequest};
 use nodeyard_testbeds::SmallDisk;
 use serde_json::json;
@@ -66,15 +63,13 @@ impl Transport for Moody {
     }
 }
 
-impl DriverFactory for MoodyCloud {
-    fn make(&self, _: &config::Provider, owner: Owner) -> Result<Arc<dyn Driver>, driver::Error> {
-        let transport = Moody {
+impl Connector for MoodyCloud {
+    fn connect(&self, _: &str, _: &Fake) -> Result<Arc<dyn Transport>, Error> {
+        Ok(Arc::new(Moody {
             transport: InProcess::new(Arc::clone(&self.cloud.world), PROVIDER),
             mood: self.mood.subscribe(),
             deletions: Arc::clone(&self.deletions),
-        };
-        let options = fake::Options::new(owner);
-        Ok(Arc::new(FakeDriver::new(options, Arc::new(transport))))
+        }))
     }
 }
 

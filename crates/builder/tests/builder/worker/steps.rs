@@ -9,12 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use nodeyard_builder::worker::DriverFactory;
-use nodeyard_config::{self as config, Config};
-use nodeyard_driver::{self as driver, Driver, Owner};
-use nodeyard_driver_fake::{
-    self as fake, CallError, FakeDriver, InProcess, Simulate, Span, Transport,
-};
+use nodeyard_config::{Config, Fake};
+use nodeyard_driver::Error;
+use nodeyard_driver_fake::{CallError, Connector, InProcess, Simulate, Span, Transport};
 use nodeyard_gearman::client::JobRequest;
 use nodeyard_testbeds::WebServer;
 use nodeyard_testbeds::web_server::{Body, Reply};
@@ -87,14 +84,12 @@ struct MortalCloud {
     fuse: Arc<Fuse>,
 }
 
-impl DriverFactory for MortalCloud {
-    fn make(&self, _: &config::Provider, owner: Owner) -> Result<Arc<dyn Driver>, driver::Error> {
-        let transport = Mortal {
+impl Connector for MortalCloud {
+    fn connect(&self, _: &str, _: &Fake) -> Result<Arc<dyn Transport>, Error> {
+        Ok(Arc::new(Mortal {
             transport: InProcess::new(Arc::clone(&self.cloud.world), PROVIDER),
             fuse: Arc::clone(&self.fuse),
-        };
-        let options = fake::Options::new(owner);
-        Ok(Arc::new(FakeDriver::new(options, Arc::new(transport))))
+        }))
     }
 }
 
@@ -149,12 +144,12 @@ impl Bed {
 async fn die_of(
     fuse: &Fuse,
     jobs: &Jobs,
-    drivers: Arc<dyn DriverFactory>,
+    clouds: Arc<dyn Connector>,
     config: &Arc<Config>,
     request: &JobRequest,
 ) -> bool {
     let runtime = Runtime::new().unwrap();
-    let worker = Running::start_on(&runtime, jobs, drivers, Arc::clone(config)).await;
+    let worker = Running::start_on(&runtime, jobs, clouds, Arc::clone(config)).await;
     let job = jobs.client().submit(request).await.unwrap();
     let died = soon("the worker comes to its end", async {
         tokio::select! {

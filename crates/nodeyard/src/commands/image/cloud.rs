@@ -8,6 +8,7 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use nodeyard_config::{Config, ConfigSource, Mode};
 use nodeyard_driver::{Driver, Images, Owner, SystemId};
+use nodeyard_driver_common::DriverContext;
 use nodeyard_model::ProviderName;
 use serde_json::json;
 use tokio::sync::watch;
@@ -86,7 +87,8 @@ pub(super) fn driver(
     };
     let (_, in_force) = watch::channel(Arc::clone(config));
     let tools = LauncherTools::new(in_force)?;
-    let driver = tools.drivers.of_cloud(provider, owner);
+    let context = DriverContext::new(owner);
+    let driver = tools.drivers.make(provider, context);
     driver.with_context(|| format!("failed to start the driver of {name}"))
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, bail};
 use nodeyard_config::Config;
 use nodeyard_driver::{Driver, ExternalId, Owner, ResourceKind, SystemId, Target};
+use nodeyard_driver_common::DriverContext;
 use nodeyard_model::{NodeId, NodeState, ProviderName, UploadState, now};
 use nodeyard_status::{Cell, RecordTable};
 use nodeyard_store::registry::{Attempt, Registry};
@@ -144,9 +145,10 @@ async fn driver(
     };
     let (_, in_force) = tokio::sync::watch::channel(Arc::clone(config));
     let tools = LauncherTools::new(in_force)?;
+    let context = DriverContext::new(owner);
     tools
         .drivers
-        .of_cloud(provider, owner)
+        .make(provider, context)
         .with_context(|| format!("failed to start the driver of {name}"))
 }
 

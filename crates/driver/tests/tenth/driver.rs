@@ -1,27 +1,26 @@
-//! A tenth driver, written against the public contract only, and the bed with which it passes the kit.
+//! A tenth driver, written against the public contract only.
 //!
 //! Its cloud has no tags. Machines have names, so the driver puts into the name what leads back to the record.
-#![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use nodeyard_driver::kit::{Bed, Faults, Injected, Setup, Suite, explore};
+use nodeyard_driver::kit::{Faults, Injected};
 use nodeyard_driver::{
-    BootImage, CreateOrder, Driver, Error, Instance, Machines, Owner, Poll, Progress, Resource,
-    ResourceKind, SystemId, Tags, Target,
+    CreateOrder, Driver, Error, Instance, Machines, Owner, Poll, Progress, Resource, ResourceKind,
+    Tags, Target,
 };
-use nodeyard_model::{Label, Limits, NodeId, PoolName, ProviderName, Resources};
-use tokio::time::{Instant, sleep};
+use nodeyard_model::{Label, Limits, NodeId, PoolName, Resources};
+use tokio::time::Instant;
 
 /// The driver: all that a tenth kind of cloud needs.
 #[derive(Debug)]
-struct NamedDriver {
-    owner: Owner,
-    pool: PoolName,
-    cloud: Client,
+pub(crate) struct NamedDriver {
+    pub(crate) owner: Owner,
+    pub(crate) pool: PoolName,
+    pub(crate) cloud: Client,
 }
 
 impl NamedDriver {
@@ -103,7 +102,7 @@ impl Machines for NamedDriver {
 
 /// The simulated cloud.
 #[derive(Debug, Default)]
-struct Cloud(Mutex<BTreeMap<String, Machine>>);
+pub(crate) struct Cloud(Mutex<BTreeMap<String, Machine>>);
 
 #[derive(Debug)]
 struct Machine {
@@ -129,7 +128,7 @@ impl Cloud {
         machines
     }
 
-    fn names(&self) -> BTreeSet<String> {
+    pub(crate) fn names(&self) -> BTreeSet<String> {
         self.machines().keys().cloned().collect()
     }
 
@@ -146,7 +145,7 @@ impl Cloud {
     }
 
     /// Fails if there is a machine of this name.
-    fn start(&self, name: &str) -> Result<(), Error> {
+    pub(crate) fn start(&self, name: &str) -> Result<(), Error> {
         let machine = Machine {
             started: Instant::now(),
             stopped: None,
@@ -166,9 +165,9 @@ impl Cloud {
 
 /// The client library of the cloud, with the faults of the kit in between.
 #[derive(Debug)]
-struct Client {
-    cloud: Arc<Cloud>,
-    faults: Faults,
+pub(crate) struct Client {
+    pub(crate) cloud: Arc<Cloud>,
+    pub(crate) faults: Faults,
 }
 
 impl Client {
@@ -195,73 +194,4 @@ impl Client {
     async fn stop(&self, name: &str) -> Result<(), Error> {
         self.call("stop", |cloud| cloud.stop(name)).await
     }
-}
-
-/// What the kit needs: the cloud, and how to make a driver.
-struct NamedBed {
-    owner: Owner,
-    cloud: Arc<Cloud>,
-}
-
-impl NamedBed {
-    fn new() -> Self {
-        let cloud = Cloud::default();
-        cloud.start("theirs.names.0000000001").unwrap();
-        let owner = Owner {
-            system: SystemId::new("ours"),
-            provider: ProviderName::new("names").unwrap(),
-        };
-        Self {
-            owner,
-            cloud: Arc::new(cloud),
-        }
-    }
-}
-
-#[async_trait]
-impl Bed for NamedBed {
-    async fn driver(&self, faults: &Faults) -> Box<dyn Driver> {
-        Box::new(NamedDriver {
-            owner: self.owner.clone(),
-            pool: "main".into(),
-            cloud: Client {
-                cloud: Arc::clone(&self.cloud),
-                faults: faults.clone(),
-            },
-        })
-    }
-
-    fn setup(&self) -> Setup {
-        Setup {
-            owner: self.owner.clone(),
-            pool: "main".into(),
-            label: "small".into(),
-            image: BootImage::Cloud,
-            upload: None,
-        }
-    }
-
-    async fn exists(&self) -> BTreeSet<String> {
-        self.cloud.names()
-    }
-
-    async fn used(&self) -> Resources {
-        let count = i64::try_from(self.cloud.names().len()).unwrap();
-        Resources::new(0, count, 0)
-    }
-
-    async fn wait(&self, time: Duration) {
-        sleep(time).await;
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_tenth_driver_passes_the_kit() {
-    let suite = Suite {
-        pairs: Some(17),
-        ..Suite::default()
-    };
-    let result = explore(suite, || async { NamedBed::new() }).await;
-    let report = result.unwrap_or_else(|failure| panic!("{failure}: {}", failure.violation));
-    assert!(report.runs > 100, "{report:?}");
 }
