@@ -30,7 +30,8 @@
 //!    pool stops; [`World::refuse`] when a launch met a quota, and then [`World::retry`];
 //!    [`World::accept_launch`] when the cloud has accepted one; [`World::release_eviction`].
 //!    A request that is fulfilled, failed or gone needs nothing: its record says so.
-//! 7. Once in a while, or when told ([`expiry::Expiry::again_at`]), run the sweeps.
+//! 7. After the passes, ask [`World::ready_nodes_wanted`] whether [`min_ready::plan`] has anything to request.
+//! 8. Once in a while, or when told ([`expiry::Expiry::again_at`]), run the sweeps.
 
 pub mod assign;
 pub mod canary;
