@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use nodeyard_driver::kit::{Bed, Faults, Setup, Suite, explore};
 use nodeyard_driver::{BootImage, Driver, Machines as _, Progress, ResourceKind, Target};
-use nodeyard_driver_openstack::{OpenStackDriver, Options};
+use nodeyard_driver_openstack::{OpenStackDriver, Options, TidyOptions};
 use nodeyard_model::Resources;
 use nodeyard_openstack::{CloudSettings, Transport};
 
@@ -15,7 +15,7 @@ use crate::machines::common::{
     change, create, create_reporting, delete, delete_node, node, options_with_floating_ips, order,
     owner, session, settings,
 };
-use crate::machines::emulation::Emulation;
+use crate::machines::emulation::{Emulation, PROJECT};
 use crate::machines::faults::Faulty;
 
 const CLOUDS: &str = "clouds:\n  nodepool: {auth: {auth_url: 'http://cloud/v3', username: u, password: p, project_id: p, user_domain_id: d}}\n";
@@ -261,4 +261,33 @@ async fn emulated_networks_and_keys_that_are_missed_are_looked_for_again() {
         (cloud.asked("networks"), cloud.asked("os-keypairs")),
         (2, 2)
     );
+}
+
+/// An administrator lists the ports and floating IPs of all projects.
+#[tokio::test(start_paused = true)]
+async fn emulated_ports_and_floating_ips_of_other_projects_are_not_deleted() {
+    for has_project in [true, false] {
+        let cloud = Arc::new(Emulation::default());
+        if !has_project {
+            cloud.log_in_without_project();
+        }
+        let interval = Duration::from_secs(600);
+        let mut options = quick(false);
+        options.tidy = TidyOptions {
+            floating_ips: true,
+            port_interval: interval,
+        };
+        let driver = emulated(options, &cloud);
+        cloud.add_down_port("other");
+        cloud.add_floating_ip_elsewhere();
+        let others = cloud.exists();
+        if has_project {
+            cloud.add_down_port(PROJECT);
+            cloud.add_floating_ip("");
+        }
+        driver.collect_garbage().await.unwrap();
+        tokio::time::sleep(interval).await;
+        driver.collect_garbage().await.unwrap();
+        assert_eq!(cloud.exists(), others);
+    }
 }

@@ -9,6 +9,8 @@ use nodeyard_openstack::{Body, Method, Request, Response, StatusCode, Transport,
 use serde_json::{Value, json};
 
 const LOOKS: u32 = 2;
+/// The project of the login.
+pub(crate) const PROJECT: &str = "own";
 
 #[derive(Debug, Default)]
 pub(crate) struct Emulation(Mutex<World>);
@@ -27,6 +29,8 @@ struct World {
     asked: BTreeMap<String, usize>,
     /// Volumes do not go with their servers, as it happens.
     sticky_volumes: bool,
+    /// Logins have no project.
+    without_project: bool,
 }
 
 #[derive(Debug)]
@@ -72,6 +76,10 @@ impl Emulation {
         self.world().sticky_volumes = true;
     }
 
+    pub(crate) fn log_in_without_project(&self) {
+        self.world().without_project = true;
+    }
+
     pub(crate) fn volumes(&self) -> Vec<Value> {
         self.world().volumes.values().cloned().collect()
     }
@@ -110,6 +118,25 @@ impl Emulation {
         let body =
             json!({"server": {"name": "late", "flavorRef": "f-small", "metadata": metadata}});
         self.world().create_server(&body);
+    }
+
+    /// A port that is down and has no server, in a project.
+    pub(crate) fn add_down_port(&self, project: &str) {
+        let mut world = self.world();
+        let id = world.id("p");
+        let port = json!({
+            "id": id, "project_id": project, "tenant_id": project, "network_id": "n-net", "status": "DOWN",
+            "device_id": "", "device_owner": "", "mac_address": id, "fixed_ips": [],
+        });
+        world.ports.insert(id, port);
+    }
+
+    /// A floating IP of another project, without a port.
+    pub(crate) fn add_floating_ip_elsewhere(&self) {
+        let body = json!({"floatingip": {
+            "floating_network_id": "n-public", "description": "", "tenant_id": "other", "project_id": "other",
+        }});
+        self.world().create_ip(&body);
     }
 
     /// An address of ours that nobody uses.
@@ -363,7 +390,11 @@ impl Transport for Emulation {
         let (status, said) = if path == ["v3", "auth", "tokens"] {
             let service = |kind: &str| json!({"type": kind, "endpoints": [{"interface": "public", "region": "r", "url": "http://cloud"}]});
             let catalog = ["compute", "network", "image", "block-storage"].map(service);
-            (201, json!({"token": {"catalog": catalog}}))
+            let mut token = json!({"catalog": catalog});
+            if !self.world().without_project {
+                token["project"] = json!({"id": PROJECT});
+            }
+            (201, json!({"token": token}))
         } else {
             self.world()
                 .answer(&request.method, &path, condition, &body)
