@@ -5,10 +5,11 @@ mod delete;
 mod floating;
 mod garbage;
 mod listing;
+mod volumes;
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -19,8 +20,8 @@ use nodeyard_driver::{
 use nodeyard_driver_common::openstack::{DownPorts, PoolOptions};
 use nodeyard_model::{Label, Limits, PoolName, ResourceName, Resources};
 use nodeyard_openstack::{
-    Clouds, Compute, ErrorKind, FloatingIp, Network, Port, ProcessEnvironment, Server, Session,
-    Volume, Volumes,
+    Clouds, Compute, FloatingIp, Network, Port, ProcessEnvironment, Server, Session, Volume,
+    VolumeLimits, Volumes,
 };
 
 use crate::addresses;
@@ -42,6 +43,7 @@ pub struct OpenStackDriver {
     ports: ResponseCache<Vec<Port>>,
     floating_ips: ResponseCache<Vec<FloatingIp>>,
     volume_list: ResponseCache<Vec<Volume>>,
+    last_volume_limits: Mutex<Option<VolumeLimits>>,
     down_ports: DownPorts,
     /// Whether this host can reach IPv6 addresses.
     local_ipv6: bool,
@@ -68,6 +70,7 @@ impl OpenStackDriver {
             ports: ResponseCache::default(),
             floating_ips: ResponseCache::default(),
             volume_list: ResponseCache::default(),
+            last_volume_limits: Mutex::default(),
             down_ports: DownPorts::default(),
             local_ipv6: addresses::host_has_ipv6(),
         }
@@ -132,13 +135,11 @@ impl Machines for OpenStackDriver {
             (ResourceName::INSTANCES, compute.instances),
             (ResourceName::RAM, compute.ram),
         ];
-        match self.volumes.limits().await {
-            Ok(volumes) => limits.extend([
+        if let Some(volumes) = self.volume_limits().await {
+            limits.extend([
                 ("volumes".into(), volumes.volumes),
                 ("volume-gb".into(), volumes.gigabytes),
-            ]),
-            Err(error) if error.kind() == ErrorKind::NoService => {}
-            Err(error) => return Err(driver_error(error)),
+            ]);
         }
         let limited = limits.into_iter().filter(|(_, limit)| *limit >= 0);
         Ok(limited.collect())

@@ -6,7 +6,7 @@ use nodeyard_driver::{Error, ResourceKind, Target};
 use nodeyard_model::NodeId;
 use nodeyard_openstack::{Server, Volume};
 
-use super::listing::volume_tags;
+use super::volumes::volume_tags;
 use super::{OpenStackDriver, text_id};
 use crate::failure::driver_error;
 

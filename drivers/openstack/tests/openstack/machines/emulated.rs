@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use nodeyard_driver::kit::{Bed, Faults, Setup, Suite, explore};
 use nodeyard_driver::{BootImage, Driver, Machines as _, Progress, ResourceKind, Target};
 use nodeyard_driver_openstack::{OpenStackDriver, Options, TidyOptions};
-use nodeyard_model::Resources;
+use nodeyard_model::{ResourceName, Resources};
 use nodeyard_openstack::{CloudSettings, Transport};
 
 use crate::machines::common::{
@@ -289,5 +289,34 @@ async fn emulated_ports_and_floating_ips_of_other_projects_are_not_deleted() {
         tokio::time::sleep(interval).await;
         driver.collect_garbage().await.unwrap();
         assert_eq!(cloud.exists(), others);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn emulated_broken_cinder_does_not_stop_the_provider() {
+    for status in [403, 404, 503] {
+        for from_volume in [false, true] {
+            let cloud = Arc::new(Emulation::default());
+            let driver = emulated(quick(from_volume), &cloud);
+            let cores = ResourceName::CORES;
+            let volumes: ResourceName = "volumes".into();
+            if from_volume {
+                let before = driver.limits().await.unwrap();
+                assert_eq!(before.get(&volumes), Some(10.into()));
+            }
+            cloud.break_volume_service(status);
+            let limits = driver.limits().await.unwrap();
+            assert_eq!(limits.get(&cores), Some(20.into()), "{status}");
+            // What was known remains known.
+            assert_eq!(limits.get(&volumes).is_some(), from_volume, "{status}");
+            let restarted = emulated(quick(from_volume), &cloud);
+            assert_eq!(restarted.limits().await.unwrap().get(&volumes), None);
+            if !from_volume {
+                let order = order(&owner("kit"), node(1));
+                create(&restarted, &order).await.unwrap();
+                restarted.list().await.unwrap();
+                delete_node(&restarted, node(1)).await;
+            }
+        }
     }
 }

@@ -29,6 +29,8 @@ struct World {
     asked: BTreeMap<String, usize>,
     /// Volumes do not go with their servers, as it happens.
     sticky_volumes: bool,
+    /// Cinder answers every call with this status.
+    volume_error: Option<u16>,
     /// Logins have no project.
     without_project: bool,
 }
@@ -74,6 +76,10 @@ impl Emulation {
 
     pub(crate) fn keep_volumes(&self) {
         self.world().sticky_volumes = true;
+    }
+
+    pub(crate) fn break_volume_service(&self, status: u16) {
+        self.world().volume_error = Some(status);
     }
 
     pub(crate) fn log_in_without_project(&self) {
@@ -286,6 +292,9 @@ impl World {
         let list = |key: &str, values: Vec<&Value>| (200, json!({key: values}));
         if let (&Method::GET, Some(last)) = (method, path.last()) {
             *self.asked.entry((*last).to_owned()).or_default() += 1;
+        }
+        if let (Some(status), Some(&"v3")) = (self.volume_error, path.first()) {
+            return (status, Value::Null);
         }
         match (method.as_str(), path) {
             ("GET", ["v2.1", "servers", "detail"]) => self.servers(),
