@@ -1,5 +1,6 @@
 //! Creates the server of a node, with its floating IP and tagged volumes.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use nodeyard_driver::{CreateOrder, Error, Instance, Progress};
@@ -45,6 +46,7 @@ impl OpenStackDriver {
     /// are gone.
     async fn find_server(&self, node: NodeId) -> Result<Option<Box<str>>, Error> {
         let timer = self.options.poll.start();
+        let mut deleted = BTreeSet::new();
         loop {
             let all = self.servers(Duration::ZERO).await?;
             let mut servers: Vec<_> = all
@@ -59,7 +61,9 @@ impl OpenStackDriver {
                 return Ok(usable.map(|server| server.id.clone()));
             }
             for server in servers {
-                self.delete_server(Some(node), server).await?;
+                if deleted.insert(server.id.clone()) {
+                    self.delete_server(Some(node), server).await?;
+                }
             }
             timer.tick().await;
         }
@@ -110,8 +114,10 @@ impl OpenStackDriver {
         let mut found = false;
         for server in all.iter().filter(is_duplicate) {
             found = true;
-            // Without the node's id: its floating IP belongs to the server that stays.
-            self.delete_server(None, server).await?;
+            if !server.is_going() {
+                // Without the node's id: its floating IP belongs to the server that stays.
+                self.delete_server(None, server).await?;
+            }
         }
         Ok(found)
     }

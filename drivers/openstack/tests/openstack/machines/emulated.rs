@@ -320,3 +320,21 @@ async fn emulated_broken_cinder_does_not_stop_the_provider() {
         }
     }
 }
+
+/// Nova removes a server whose compute host is gone at the second call.
+#[tokio::test(start_paused = true)]
+async fn emulated_server_that_is_stuck_in_deleting_is_deleted_again() {
+    let cloud = Arc::new(Emulation::default());
+    let driver = emulated(quick(false), &cloud);
+    let order = order(&owner("kit"), node(1));
+    create(&driver, &order).await.unwrap();
+    cloud.lose_compute_host();
+    let target = Target::Node {
+        node: node(1),
+        external_id: None,
+    };
+    let stuck = tokio::time::timeout(Duration::from_secs(600), driver.delete(&target));
+    stuck.await.unwrap_err();
+    delete(&driver, &target).await.unwrap();
+    assert_eq!(cloud.exists(), BTreeSet::new());
+}

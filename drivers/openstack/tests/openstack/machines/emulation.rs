@@ -29,6 +29,8 @@ struct World {
     asked: BTreeMap<String, usize>,
     /// Volumes do not go with their servers, as it happens.
     sticky_volumes: bool,
+    /// Nova cannot reach the compute host: it marks servers as `deleting`, and removes those that it has marked before.
+    host_gone: bool,
     /// Cinder answers every call with this status.
     volume_error: Option<u16>,
     /// Logins have no project.
@@ -76,6 +78,10 @@ impl Emulation {
 
     pub(crate) fn keep_volumes(&self) {
         self.world().sticky_volumes = true;
+    }
+
+    pub(crate) fn lose_compute_host(&self) {
+        self.world().host_gone = true;
     }
 
     pub(crate) fn break_volume_service(&self, status: u16) {
@@ -305,8 +311,12 @@ impl World {
             ("POST", ["v2.1", "servers"]) => self.create_server(body),
             ("DELETE", ["v2.1", "servers", id]) => match self.servers.get_mut(*id) {
                 Some(server) => {
+                    let again = server.record["OS-EXT-STS:task_state"] == "deleting";
                     server.record["OS-EXT-STS:task_state"] = json!("deleting");
-                    (server.going, server.looks) = (true, 0);
+                    server.going = again || !self.host_gone;
+                    if !again {
+                        server.looks = 0;
+                    }
                     (204, Value::Null)
                 }
                 None => missing(),
