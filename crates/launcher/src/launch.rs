@@ -342,6 +342,7 @@ impl Launch<'_> {
             return Ok(Vec::new());
         };
         let target = nodescan::ScanTarget {
+            provider: self.provider.name.as_str().into(),
             address: address.clone(),
             port: *port,
             connection_type: node.connection_type.as_deref().unwrap_or("ssh").into(),

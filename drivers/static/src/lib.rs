@@ -12,12 +12,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use nodeyard_config::{Static, StaticNode, StaticPool};
 use nodeyard_driver::{Driver, Error, Identity, Place, Roster, Sighting};
-use nodeyard_model::{Label, PoolName};
+use nodeyard_model::{Label, PoolName, ProviderName};
 use nodeyard_nodescan::{self as nodescan, ScanTarget, Scanner};
 use tokio::net::lookup_host;
 use tokio::time::timeout;
 
 pub struct StaticDriver {
+    provider: ProviderName,
     slots: Vec<Place>,
     machines: HashMap<Identity, Machine>,
     scanner: Arc<dyn Scanner>,
@@ -34,7 +35,7 @@ struct Machine {
 }
 
 impl StaticDriver {
-    pub fn new(section: &Static, scanner: Arc<dyn Scanner>) -> Self {
+    pub fn new(provider: ProviderName, section: &Static, scanner: Arc<dyn Scanner>) -> Self {
         let mut all_slots = Vec::new();
         let mut machines = HashMap::new();
         for pool in &section.pools {
@@ -54,6 +55,7 @@ impl StaticDriver {
             }
         }
         Self {
+            provider,
             slots: all_slots,
             machines,
             scanner,
@@ -88,6 +90,7 @@ impl Roster for StaticDriver {
     async fn inspect(&self, place: &Place) -> Result<Sighting, Error> {
         let machine = self.machine(&place.machine)?;
         let target = ScanTarget {
+            provider: self.provider.as_str().into(),
             address: place.machine.name.clone(),
             port: place.machine.port,
             connection_type: place.connection_type.clone(),

@@ -33,10 +33,11 @@ impl DriverFactory for Drivers {
     fn make(
         &self,
         provider: &config::Provider,
-        _: Surroundings<'_>,
+        around: Surroundings<'_>,
     ) -> Result<Arc<dyn Driver>, driver::Error> {
         match &provider.driver {
             config::Driver::Static(section) => Ok(Arc::new(StaticDriver::new(
+                around.owner.provider,
                 section,
                 Arc::new(NetworkScanner::default()),
             ))),

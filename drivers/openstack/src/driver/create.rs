@@ -176,7 +176,13 @@ impl OpenStackDriver {
                     .because(error))
                 }
             }
-            Err(error) => Err(driver_error(error)),
+            Err(error) => {
+                if error.kind() == ErrorKind::NoCapacity {
+                    // The zone may have lost its last host.
+                    self.catalog.forget_zones().await;
+                }
+                Err(driver_error(error))
+            }
         }
     }
 

@@ -90,6 +90,7 @@ impl DriverBuilder {
     ) -> Result<Arc<dyn Driver>, Error> {
         match &provider.driver {
             config::Driver::Static(section) => Ok(Arc::new(StaticDriver::new(
+                owner.provider,
                 section,
                 Arc::clone(&self.scanner),
             ))),
