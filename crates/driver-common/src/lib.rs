@@ -3,6 +3,8 @@
 //! Nothing here connects to a cloud.
 
 mod images;
+mod keyed_locks;
 pub mod openstack;
 
 pub use images::{LabelImage, image_filters, image_name};
+pub use keyed_locks::KeyedLocks;

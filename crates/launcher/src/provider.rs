@@ -11,11 +11,11 @@ use nodeyard_model::{Label, LauncherId, Limits, PoolName, ProviderName, Resource
 use nodeyard_plan::{LabelSetup, PoolKey, PoolSetup, ProviderSetup, Readiness, Supply, Zone};
 use nodeyard_store::registry::{ImageId, ImageRecord, ImageShape};
 use nodeyard_store::view::View;
-use uuid::Uuid;
 
 use crate::backing::StoreBacking;
 use crate::context::Context;
 use crate::error::StartError;
+use crate::launcher_id;
 use crate::options::Options;
 use crate::settings::{self, ImageSettings, LabelSettings, Settings};
 
@@ -113,14 +113,9 @@ impl Provider {
                 Some(machines) => machines.zones(pool).await?,
                 None => Vec::new(),
             };
-            let id = format!(
-                "{}-PoolWorker.{name}-{pool}-{}",
-                options.fqdn,
-                Uuid::new_v4().simple()
-            );
             let pool_run = Pool {
                 key,
-                id: LauncherId::new(id),
+                id: launcher_id::generate(&options.fqdn, &name, pool),
                 labels,
                 zones: zones.iter().map(|zone| Zone::from(&**zone)).collect(),
             };
