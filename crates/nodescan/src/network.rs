@@ -85,7 +85,8 @@ async fn scan_machine(target: &ScanTarget, slots: &Semaphore, last: &mut String)
         match connect(target).await {
             Ok(_) if !target.has_host_keys() => return Scan::default(),
             Ok(stream) => {
-                "the machine accepted a connection, but too many scans were running".clone_into(last);
+                "the machine accepted a connection, but too many scans were running"
+                    .clone_into(last);
                 // The semaphore is never closed.
                 let _slot = slots.acquire().await;
                 match timeout(ATTEMPT_TIMEOUT, ssh::host_key(stream, KeyType::ALL)).await {

@@ -5,12 +5,12 @@ mod delete;
 mod floating;
 mod garbage;
 mod listing;
+mod servers;
 mod volumes;
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use nodeyard_driver::{
@@ -24,6 +24,7 @@ use nodeyard_openstack::{
     VolumeLimits, Volumes,
 };
 
+use self::servers::ServerSnapshot;
 use crate::addresses;
 use crate::cache::ResponseCache;
 use crate::catalog::CatalogCache;
@@ -40,6 +41,8 @@ pub struct OpenStackDriver {
     pub(crate) volumes: Volumes,
     pub(crate) catalog: CatalogCache,
     servers: ResponseCache<Vec<Server>>,
+    complete_servers: ResponseCache<Vec<Server>>,
+    server_snapshot: Mutex<ServerSnapshot>,
     ports: ResponseCache<Vec<Port>>,
     floating_ips: ResponseCache<Vec<FloatingIp>>,
     volume_list: ResponseCache<Vec<Volume>>,
@@ -67,6 +70,8 @@ impl OpenStackDriver {
             session,
             catalog: CatalogCache::default(),
             servers: ResponseCache::default(),
+            complete_servers: ResponseCache::default(),
+            server_snapshot: Mutex::default(),
             ports: ResponseCache::default(),
             floating_ips: ResponseCache::default(),
             volume_list: ResponseCache::default(),
@@ -201,7 +206,7 @@ impl Images for OpenStackDriver {
     }
 
     async fn images_in_use(&self) -> Result<BTreeSet<ExternalId>, Error> {
-        let servers = self.servers(Duration::ZERO).await?;
+        let servers = self.all_servers().await?;
         let images = servers.iter().filter_map(|server| server.image_id());
         Ok(images.map(Into::into).collect())
     }

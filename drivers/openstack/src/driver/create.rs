@@ -48,7 +48,7 @@ impl OpenStackDriver {
         let timer = self.options.poll.start();
         let mut deleted = BTreeSet::new();
         loop {
-            let all = self.servers(Duration::ZERO).await?;
+            let all = self.all_servers().await?;
             let mut servers: Vec<_> = all
                 .iter()
                 .filter(|server| self.is_of_node(server, node))

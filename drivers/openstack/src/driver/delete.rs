@@ -110,7 +110,7 @@ impl OpenStackDriver {
         let all = if known.iter().any(is_named) {
             known
         } else {
-            self.servers(Duration::ZERO).await?
+            self.all_servers().await?
         };
         let is_one = |server: &&Server| is_named(server) || self.is_of_node(server, node);
         Ok(all.iter().filter(is_one).cloned().collect())

@@ -43,7 +43,7 @@ impl Untagged for OpenStackDriver {
             return Ok(BTreeSet::new());
         }
         // Listed after the ports: a server whose port was listed is older than its port.
-        let servers = self.servers(Duration::ZERO).await?;
+        let servers = self.all_servers().await?;
         let servers: HashSet<_> = servers.iter().map(|server| &server.id).collect();
         let is_left = |port: &Port| {
             let unowned = port.device_owner.is_empty();

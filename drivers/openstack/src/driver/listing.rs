@@ -14,12 +14,6 @@ use crate::failure::driver_error;
 use crate::{description, images};
 
 impl OpenStackDriver {
-    /// Lists all servers as of `age` ago or later, including those that Nova still shows as deleted.
-    pub(super) async fn servers(&self, age: Duration) -> List<Server> {
-        let fetch = async { self.compute.servers().await.map_err(driver_error) };
-        self.servers.within(age, fetch).await
-    }
-
     pub(super) async fn ports(&self, age: Duration) -> List<Port> {
         let fetch = async { self.network.ports().await.map_err(driver_error) };
         self.ports.within(age, fetch).await
@@ -36,7 +30,7 @@ impl OpenStackDriver {
     }
 
     pub(super) async fn list_resources(&self) -> Result<Vec<Resource>, Error> {
-        let servers = self.servers(Duration::ZERO).await?;
+        let servers = self.all_servers().await?;
         let flavors = self.flavors().await?;
         let flavors: HashMap<_, _> = flavors.iter().map(|f| (&*f.id, f)).collect();
         let volumes = self.volumes_of(&servers).await?;

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use nodeyard_driver::kit::{Bed, Faults, Setup, Suite, explore};
-use nodeyard_driver::{BootImage, Driver, Machines as _, Progress, ResourceKind, Target};
+use nodeyard_driver::{
+    BootImage, Driver, ErrorClass, Machines as _, Progress, ResourceKind, Target,
+};
 use nodeyard_driver_openstack::{OpenStackDriver, Options, TidyOptions};
 use nodeyard_model::{ResourceName, Resources};
 use nodeyard_openstack::{CloudSettings, Transport};
@@ -337,4 +339,69 @@ async fn emulated_server_that_is_stuck_in_deleting_is_deleted_again() {
     stuck.await.unwrap_err();
     delete(&driver, &target).await.unwrap();
     assert_eq!(cloud.exists(), BTreeSet::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn emulated_launch_does_not_list_all_servers_with_each_step() {
+    const OTHERS: usize = 1000;
+    let cloud = Arc::new(Emulation::default());
+    for number in 0..OTHERS {
+        cloud.add_stranger(&format!("other-{number}"));
+    }
+    let mut options = quick(false);
+    // Many polls before a server is active, or gone.
+    options.poll.most = options.poll.least;
+    let driver = emulated(options, &cloud);
+    driver.list().await.unwrap();
+    driver.list().await.unwrap();
+    let before = cloud.listed_servers();
+    for number in 1..=5 {
+        create(&driver, &order(&owner("kit"), node(number)))
+            .await
+            .unwrap();
+    }
+    let listed = cloud.listed_servers() - before;
+    assert!(listed < OTHERS, "{listed} servers in lists");
+    for number in 1..=5 {
+        delete_node(&driver, node(number)).await;
+    }
+    let count = driver.list().await.unwrap();
+    let servers = count
+        .iter()
+        .filter(|thing| thing.kind == ResourceKind::INSTANCES);
+    assert_eq!(servers.count(), OTHERS);
+}
+
+#[tokio::test(start_paused = true)]
+async fn emulated_zone_that_is_not_available_counts_as_full_and_is_not_chosen_again() {
+    for configured in [[].as_slice(), &["nova", "spare"]] {
+        let cloud = Arc::new(Emulation::default());
+        let mut options = quick(false);
+        change(&mut options, |pool| {
+            pool.availability_zones = configured.iter().map(|name| (*name).into()).collect();
+        });
+        let driver = emulated(options, &cloud);
+        let zones = async || {
+            let zones = driver.zones(&"main".into()).await.unwrap();
+            zones.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(zones().await, ["nova", "spare"]);
+        cloud.lose_zone("nova");
+        let mut order = order(&owner("kit"), node(1));
+        order.az = Some("nova".into());
+        let error = driver.create(&order, &Progress::default()).await;
+        assert_eq!(error.unwrap_err().class(), ErrorClass::Capacity);
+        assert_eq!(zones().await, ["spare"]);
+        order.az = Some("spare".into());
+        create(&driver, &order).await.unwrap();
+        // If none is available, the launch fails at those that are configured.
+        cloud.lose_zone("spare");
+        order = crate::machines::common::order(&owner("kit"), node(2));
+        order.az = Some("spare".into());
+        driver
+            .create(&order, &Progress::default())
+            .await
+            .unwrap_err();
+        assert_eq!(zones().await, configured);
+    }
 }
