@@ -30,8 +30,12 @@ struct SharedError {
 
 impl SharedError {
     fn new(error: &Error) -> Self {
-        let sources = std::iter::successors(error.source(), |error| error.source());
-        let texts: Vec<_> = sources.map(ToString::to_string).collect();
+        let mut texts = Vec::new();
+        let mut source = error.source();
+        while let Some(cause) = source {
+            texts.push(cause.to_string());
+            source = cause.source();
+        }
         Self {
             class: error.class(),
             text: error.to_string(),

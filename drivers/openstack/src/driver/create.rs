@@ -1,7 +1,6 @@
 //! Creates the server of a node, with its floating IP and tagged volumes.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use nodeyard_driver::{CreateOrder, Error, Instance, Progress};
 use nodeyard_driver_common::openstack::{LabelOptions, PoolOptions};
