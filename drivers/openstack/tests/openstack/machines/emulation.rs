@@ -410,6 +410,7 @@ impl World {
             }
             ("GET", ["v2.1", "os-keypairs"]) => list("keypairs", self.keys.iter().collect()),
             ("GET", ["v2.0", "ports"]) => list("ports", self.ports.values().collect()),
+            ("DELETE", ["v2.0", "ports", id]) => removed(&mut self.ports, id),
             ("GET", ["v2.0", "floatingips"]) => list("floatingips", self.ips.values().collect()),
             ("POST", ["v2.0", "floatingips"]) => self.create_ip(body),
             ("PUT", ["v2.0", "floatingips", id]) => self.change_ip(id, condition, body),
