@@ -296,7 +296,7 @@ impl OpenStackDriver {
 /// Returns the available zones of a pool. If none is available it returns all that are configured: servers wait for one of
 /// them.
 fn zones_for(pool: &PoolOptions, all: &[Zone]) -> Result<Vec<Box<str>>, Error> {
-    let named = |name: &Box<str>| all.iter().find(|zone| zone.name == *name);
+    let named = |name: &str| all.iter().find(|zone| *zone.name == *name);
     let configured = &pool.availability_zones;
     if configured.is_empty() {
         let available = all.iter().filter(|zone| zone.is_available());
@@ -310,8 +310,8 @@ fn zones_for(pool: &PoolOptions, all: &[Zone]) -> Result<Vec<Box<str>>, Error> {
         let place = format!("pool {}", pool.name);
         return Err(not_found(&place, "availability zone", unknown, there));
     }
-    let is_available = |name: &&Box<str>| named(name).is_some_and(Zone::is_available);
-    let available: Vec<_> = configured.iter().filter(is_available).cloned().collect();
+    let mut available = configured.clone();
+    available.retain(|name| named(name).is_some_and(Zone::is_available));
     if available.is_empty() {
         return Ok(configured.clone());
     }

@@ -390,10 +390,8 @@ impl World {
                     let available = !self.lost_zones.contains(name);
                     json!({"zoneName": name, "zoneState": {"available": available}})
                 };
-                (
-                    200,
-                    json!({"availabilityZoneInfo": ["nova", "spare"].map(zone)}),
-                )
+                let zones = ["nova", "spare"].map(zone);
+                (200, json!({"availabilityZoneInfo": zones}))
             }
             ("GET", ["v2.1", "limits"]) => (
                 200,
