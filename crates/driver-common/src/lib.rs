@@ -4,11 +4,13 @@
 //! Nothing here connects to a cloud.
 
 mod images;
+mod keyed_locks;
 mod kind;
 pub mod openstack;
 mod settings;
 
 pub use images::{LabelImage, image_filters, image_name};
+pub use keyed_locks::KeyedLocks;
 pub use kind::{
     BackingSource, DriverContext, DriverKind, DriverKinds, MissingDriver, ProviderKind,
 };

@@ -174,6 +174,9 @@ impl Launch<'_> {
                 });
             }
             self.clear(held).await?;
+            if failure.result() == LaunchResult::Capacity {
+                self.replace_lost_zone(held).await;
+            }
             attempt += 1;
         }
     }
@@ -356,6 +359,7 @@ impl Launch<'_> {
             return Ok(Vec::new());
         };
         let target = nodescan::ScanTarget {
+            provider: self.provider.name.as_str().into(),
             address: address.clone(),
             port: *port,
             connection_type: node.connection_type.as_deref().unwrap_or("ssh").into(),
@@ -415,6 +419,22 @@ impl Launch<'_> {
         self.store(held).await
     }
 
+    /// Chooses another zone for a node whose zone is no longer available.
+    async fn replace_lost_zone(&self, held: &mut Held<Node>) {
+        let (Some(machines), Some(zone)) = (self.provider.machines(), &held.value.az) else {
+            return;
+        };
+        match machines.zones(self.pool).await {
+            Ok(zones) => {
+                if let Some(other) = zone_instead_of(zone, &zones) {
+                    info!(lost = %zone, zone = other, "zone is no longer available; using another one");
+                    held.value.az = Some(other.into());
+                }
+            }
+            Err(error) => debug!(%error, "failed to list zones; keeping the zone of the node"),
+        }
+    }
+
     async fn store(&self, held: &mut Held<Node>) -> nodeyard_store::Result<()> {
         let nodes = self.ctx.registry.nodes();
         let store = || nodes.store(&held.guard, self.node, &held.value);
@@ -432,6 +452,13 @@ impl Launch<'_> {
             took: begun.elapsed(),
         });
     }
+}
+
+/// Returns a zone to use in place of one that is not available; the same for all nodes of a request.
+fn zone_instead_of<'a>(zone: &str, available: &'a [Box<str>]) -> Option<&'a str> {
+    let is_lost = available.iter().all(|other| **other != *zone);
+    let first = available.iter().min().filter(|_| is_lost)?;
+    Some(first)
 }
 
 async fn create_with_retries(
@@ -456,7 +483,7 @@ async fn create_with_retries(
 }
 
 /// Deletes a target in its cloud, for at most `limit`.
-pub async fn delete_in_cloud(
+pub(crate) async fn delete_in_cloud(
     machines: &dyn Machines,
     target: &Target,
     limit: Duration,
@@ -630,6 +657,14 @@ mod tests {
         let limit = Duration::from_secs(600);
         let error = delete_in_cloud(&cloud, &target, limit).await.unwrap_err();
         assert_eq!(error.class(), ErrorClass::Retry);
+    }
+
+    #[test]
+    fn a_zone_that_went_away_is_chosen_anew() {
+        let zones = |names: &[&str]| names.iter().map(|name| (*name).into()).collect::<Vec<_>>();
+        assert_eq!(zone_instead_of("a", &zones(&["c", "b"])), Some("b"));
+        assert_eq!(zone_instead_of("b", &zones(&["c", "b"])), None);
+        assert_eq!(zone_instead_of("a", &[]), None);
     }
 
     #[test]

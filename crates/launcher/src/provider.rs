@@ -14,11 +14,11 @@ use nodeyard_model::{Label, LauncherId, Limits, PoolName, ProviderName, Resource
 use nodeyard_plan::{LabelSetup, PoolKey, PoolSetup, ProviderSetup, Readiness, Supply, Zone};
 use nodeyard_store::registry::{ImageId, ImageRecord, ImageShape};
 use nodeyard_store::view::{Change, View};
-use uuid::Uuid;
 
 use crate::backing::StoreBacking;
 use crate::context::Context;
 use crate::error::StartError;
+use crate::launcher_id;
 use crate::options::Options;
 
 /// Opens the records of one provider's backing nodes.
@@ -116,7 +116,7 @@ impl Provider {
                 None => Vec::new(),
             };
             let pool_run = Pool {
-                id: new_pool_id(&key, options),
+                id: launcher_id::generate(&options.fqdn, &key.provider, &key.pool),
                 key,
                 labels,
                 zones: zones.iter().map(|zone| Zone::from(&**zone)).collect(),
@@ -160,7 +160,7 @@ impl Provider {
             let key = PoolKey::new(name.clone(), pool.clone());
             let labels = of.labels.keys().map(|name| (name.clone(), label.clone()));
             let pool_run = Pool {
-                id: new_pool_id(&key, options),
+                id: launcher_id::generate(&options.fqdn, &key.provider, &key.pool),
                 key,
                 labels: labels.collect(),
                 zones: Vec::new(),
@@ -277,16 +277,6 @@ fn managed_images(
 struct NoDriver;
 
 impl Driver for NoDriver {}
-
-fn new_pool_id(key: &PoolKey, options: &Options) -> LauncherId {
-    let PoolKey { provider, pool } = key;
-    let random = Uuid::new_v4();
-    LauncherId::new(format!(
-        "{}-PoolWorker.{provider}-{pool}-{}",
-        options.fqdn,
-        random.simple()
-    ))
-}
 
 async fn setup(
     driver: &dyn Driver,

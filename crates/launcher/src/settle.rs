@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 
-use nodeyard_driver::{ExternalId, Target};
 use nodeyard_model::{Node, NodeId, NodeState, RequestId, layout};
 use nodeyard_plan::protocol::{
     self,
@@ -18,8 +17,8 @@ use tracing::{debug, info, warn};
 
 use crate::commit::{commit, set_node, unlock};
 use crate::context::Context;
-use crate::launch::delete_in_cloud;
 use crate::provider::Provider;
+use crate::removal::delete_machine;
 use crate::report::{Report, Settled};
 
 pub(crate) async fn run(ctx: Context, provider: Option<Arc<Provider>>, node: NodeId) {
@@ -112,12 +111,9 @@ async fn delete(
             let store = || nodes.store(&held.guard, id, &held.value);
             persist_in_session(&**held.guard.tree(), store).await?;
         }
-        let target = Target::Node {
-            node: id,
-            external_id: ExternalId::from_record(&held.value.external_id),
-        };
+        let removal = delete_machine(machines, id, &held.value, ctx.timing.delete_limit);
         let removed = tokio::select! {
-            removed = delete_in_cloud(machines, &target, ctx.timing.delete_limit) => removed,
+            removed = removal => removed,
             () = held.guard.lost() => return Err(Error::SessionExpired),
         };
         if let Err(error) = removed {

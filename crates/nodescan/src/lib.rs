@@ -24,6 +24,8 @@ const CONNECTION_WITHOUT_KEYS: &str = "winrm";
 /// A machine to scan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScanTarget {
+    /// The provider of the machine. The number of concurrent scans is limited per provider.
+    pub provider: Box<str>,
     pub address: Box<str>,
     pub port: u16,
     /// Ansible's connection type.
@@ -39,7 +41,7 @@ impl ScanTarget {
 }
 
 /// Returns whether the address belongs to a simulated machine, which is never contacted.
-fn is_simulated(address: &str) -> bool {
+pub fn is_simulated(address: &str) -> bool {
     address.contains("fake")
 }
 
@@ -109,6 +111,7 @@ pub trait Scanner: fmt::Debug + Send + Sync {
     /// Returns whether a running machine still accepts connections.
     async fn is_reachable(&self, address: &str, port: u16, limit: Duration) -> bool {
         let target = ScanTarget {
+            provider: Box::default(),
             address: address.into(),
             port,
             connection_type: CONNECTION_WITHOUT_KEYS.into(),

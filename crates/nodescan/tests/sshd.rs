@@ -114,6 +114,7 @@ fn silent_port() -> (TcpSocket, u16) {
 
 fn target(port: u16, connection_type: &str, timeout: Duration) -> ScanTarget {
     ScanTarget {
+        provider: "lab".into(),
         address: "127.0.0.1".into(),
         port,
         connection_type: connection_type.into(),
@@ -235,5 +236,55 @@ async fn reachability() {
         NetworkScanner::default()
             .is_reachable("127.0.0.1", port, TIMEOUT)
             .await
+    );
+}
+
+/// Accepts connections and says nothing.
+fn mute_port() -> (TcpListener, u16) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    (listener, port)
+}
+
+#[tokio::test]
+async fn a_booting_machine_does_not_delay_other_scans() {
+    let sshd = start(&[("ed25519", "")]).await;
+    let scanner = NetworkScanner::new(1);
+    let (_socket, booting) = silent_port();
+    let booting = target(booting, "ssh", Duration::from_secs(3600));
+    let answering = target(sshd.port, "ssh", TIMEOUT);
+    tokio::select! {
+        biased;
+        end = scanner.scan(&booting) => panic!("nothing answers there: {end:?}"),
+        scan = scanner.scan(&answering) => assert_eq!(texts(&scan.unwrap()), sshd.keys),
+    }
+}
+
+#[tokio::test]
+async fn scans_of_one_provider_do_not_delay_those_of_another() {
+    let sshd = start(&[("ed25519", "")]).await;
+    let scanner = NetworkScanner::new(1);
+    let (_listener, mute) = mute_port();
+    let mute = target(mute, "ssh", Duration::from_secs(3600));
+    let mut elsewhere = target(sshd.port, "ssh", TIMEOUT);
+    elsewhere.provider = "elsewhere".into();
+    tokio::select! {
+        biased;
+        end = scanner.scan(&mute) => panic!("nothing answers there: {end:?}"),
+        scan = scanner.scan(&elsewhere) => assert_eq!(texts(&scan.unwrap()), sshd.keys),
+    }
+}
+
+#[tokio::test]
+async fn waiting_for_other_scans_counts_towards_the_timeout() {
+    let scanner = NetworkScanner::new(0);
+    let (_listener, mute) = mute_port();
+    let error = scanner
+        .scan(&target(mute, "ssh", Duration::from_secs(1)))
+        .await
+        .unwrap_err();
+    assert!(
+        error.to_string().contains("too many scans were running"),
+        "{error}"
     );
 }

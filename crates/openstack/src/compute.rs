@@ -51,6 +51,9 @@ pub struct Server {
     pub volumes: Vec<ServerVolume>,
     #[serde(default)]
     pub fault: Option<Fault>,
+    /// When it was last changed, by the clock of the cloud.
+    #[serde(default)]
+    pub updated: Option<Box<str>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -271,6 +274,13 @@ impl Compute {
     pub async fn servers(&self) -> Result<Vec<Server>, Error> {
         let call = self.call(Method::GET, "list servers");
         call.path(["servers", "detail"]).list("servers").await
+    }
+
+    /// Lists the servers of the project that were changed since `time`, including those that were deleted.
+    pub async fn servers_changed_since(&self, time: &str) -> Result<Vec<Server>, Error> {
+        let call = self.call(Method::GET, "list changed servers");
+        let call = call.path(["servers", "detail"]);
+        call.query("changes-since", time).list("servers").await
     }
 
     pub async fn server(&self, id: &str) -> Result<Option<Server>, Error> {

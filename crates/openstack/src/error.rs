@@ -152,6 +152,8 @@ fn kind_of(
         "no more ip addresses",
         "ipaddressgenerationfailure",
         "externalipaddressexhausted",
+        // No compute host of the zone is up.
+        "availability zone is not available",
     ]) {
         return ErrorKind::NoCapacity;
     }
@@ -303,6 +305,11 @@ mod tests {
                 400,
                 r#"{"badRequest": {"code": 400, "message": "Invalid key_name provided."}}"#,
                 Refused,
+            ),
+            (
+                400,
+                r#"{"badRequest": {"code": 400, "message": "The requested availability zone is not available"}}"#,
+                NoCapacity,
             ),
             (
                 413,

@@ -2,6 +2,7 @@
 
 use reqwest::Method;
 use reqwest::header::IF_MATCH;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -94,6 +95,24 @@ struct Wrapped {
     floatingip: FloatingIp,
 }
 
+/// A resource with the project that owns it, by its old and its new name.
+#[derive(Deserialize)]
+struct Owned<T> {
+    #[serde(default)]
+    tenant_id: Option<Box<str>>,
+    #[serde(default)]
+    project_id: Option<Box<str>>,
+    #[serde(flatten)]
+    resource: T,
+}
+
+impl<T> Owned<T> {
+    fn is_of(&self, project: &str) -> bool {
+        let owner = self.project_id.as_ref().or(self.tenant_id.as_ref());
+        owner.is_none_or(|owner| **owner == *project)
+    }
+}
+
 impl Network {
     pub fn new(session: Session) -> Self {
         Self(session)
@@ -116,19 +135,17 @@ impl Network {
         call.path(["security-groups"]).list("security_groups").await
     }
 
+    /// Lists the ports of the project.
     pub async fn ports(&self) -> Result<Vec<Port>, Error> {
-        self.call(Method::GET, "list ports")
-            .path(["ports"])
-            .list("ports")
-            .await
+        let call = self.call(Method::GET, "list ports").path(["ports"]);
+        self.list_own(call, "ports").await
     }
 
+    /// Lists the ports of the project with this status.
     pub async fn ports_that_are(&self, status: &str) -> Result<Vec<Port>, Error> {
         let call = self.call(Method::GET, format!("list ports that are {status}"));
-        call.path(["ports"])
-            .query("status", status)
-            .list("ports")
-            .await
+        let call = call.path(["ports"]).query("status", status);
+        self.list_own(call, "ports").await
     }
 
     pub async fn delete_port(&self, id: &str) -> Result<(), Error> {
@@ -136,9 +153,25 @@ impl Network {
         call.path(["ports", id]).send_ignoring_missing().await
     }
 
+    /// Lists the floating IPs of the project.
     pub async fn floating_ips(&self) -> Result<Vec<FloatingIp>, Error> {
         let call = self.call(Method::GET, "list floating IPs");
-        call.path(["floatingips"]).list("floatingips").await
+        self.list_own(call.path(["floatingips"]), "floatingips")
+            .await
+    }
+
+    /// Lists what the project of the login owns. Neutron lists the resources of all projects to an administrator.
+    async fn list_own<T: DeserializeOwned>(
+        &self,
+        call: Call<'_>,
+        key: &str,
+    ) -> Result<Vec<T>, Error> {
+        let Some(project) = self.0.project_id().await? else {
+            return call.list(key).await;
+        };
+        let listed: Vec<Owned<T>> = call.query("project_id", &project).list(key).await?;
+        let own = listed.into_iter().filter(|owned| owned.is_of(&project));
+        Ok(own.map(|owned| owned.resource).collect())
     }
 
     pub async fn create_floating_ip(&self, ip: &NewFloatingIp<'_>) -> Result<FloatingIp, Error> {

@@ -16,6 +16,7 @@ use nodeyard_driver::{
     CloudImage, CreateOrder, Driver, Error, ExternalId, ImageTarget, Images, Instance, Machines,
     Progress, Readiness, Resource, ResourceKind, Target, UploadOrder, UploadedImage,
 };
+use nodeyard_driver_common::KeyedLocks;
 use nodeyard_model::{Label, Limits, PoolName, Quantity, Resources};
 use nodeyard_nodescan::Scanner;
 use tokio::sync::OnceCell;
@@ -42,7 +43,7 @@ pub struct ContainerDriver {
     info: OnceCell<RuntimeInfo>,
     image_cache: Mutex<ImageCache>,
     /// One pull at a time: nodes of one label need the same image at the same moment.
-    pulling: tokio::sync::Mutex<()>,
+    pulls: KeyedLocks,
 }
 
 impl fmt::Debug for ContainerDriver {
@@ -68,7 +69,7 @@ impl ContainerDriver {
             scanner,
             info: OnceCell::new(),
             image_cache: Mutex::default(),
-            pulling: tokio::sync::Mutex::default(),
+            pulls: KeyedLocks::default(),
         }
     }
 

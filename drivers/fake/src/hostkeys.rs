@@ -1,21 +1,27 @@
-//! Host key scans by the server of simulated clouds.
+//! Host key scans of simulated machines, by the server of their cloud.
 
 use async_trait::async_trait;
-use nodeyard_nodescan::{HostKey, Scan, ScanError, ScanTarget, Scanner};
+use nodeyard_nodescan::{
+    HostKey, NetworkScanner, Scan, ScanError, ScanTarget, Scanner, is_simulated,
+};
 use serde_json::json;
+use tokio::time::{Instant, timeout};
 
 use crate::transport::{CallError, Http, InvalidUrl, Transport};
 
-/// Scans host keys by calling the server of simulated clouds.
+/// Scans host keys by calling the server of simulated clouds. Machines that it does not simulate, those of static
+/// providers for example, are scanned over the network.
 #[derive(Debug)]
 pub struct RemoteScan {
     server: Http,
+    network: NetworkScanner,
 }
 
 impl RemoteScan {
     pub fn new(url: &str) -> Result<Self, InvalidUrl> {
         Ok(Self {
             server: Http::at(url)?,
+            network: NetworkScanner::default(),
         })
     }
 }
@@ -31,10 +37,18 @@ impl Scanner for RemoteScan {
         let call = self
             .server
             .call("nodescan", arguments.to_string().into_bytes());
-        let answer = tokio::time::timeout(target.timeout, call).await;
+        let begun = Instant::now();
+        let answer = timeout(target.timeout, call).await;
         let unreachable = |text: String| ScanError::unreachable(target, text);
         let result = match answer {
             Err(_) => return Err(unreachable("timed out".to_owned())),
+            Ok(Err(CallError::Refused(_))) if !is_simulated(&target.address) => {
+                let rest = ScanTarget {
+                    timeout: target.timeout.saturating_sub(begun.elapsed()),
+                    ..target.clone()
+                };
+                return self.network.scan(&rest).await;
+            }
             Ok(Err(CallError::Refused(refusal))) => return Err(unreachable(refusal.to_string())),
             Ok(Err(error)) => return Err(unreachable(error.to_string())),
             Ok(Ok(result)) => result,

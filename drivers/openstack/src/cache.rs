@@ -1,21 +1,55 @@
 //! Cached responses of the cloud that concurrent operations share.
 
+use std::error::Error as _;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nodeyard_driver::{Error, ErrorClass};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 /// The last response to one request. An operation that needs a newer one sends the request; others wait for its response
-/// and share it.
+/// and share it, or its failure.
 #[derive(Debug)]
 pub(crate) struct ResponseCache<T>(Mutex<Option<Cached<T>>>);
 
 #[derive(Debug)]
 struct Cached<T> {
     requested: Instant,
-    value: Arc<T>,
+    response: Result<Arc<T>, SharedError>,
+}
+
+/// An error that several operations return.
+#[derive(Debug, Clone)]
+struct SharedError {
+    class: ErrorClass,
+    text: String,
+    source: Option<String>,
+}
+
+impl SharedError {
+    fn new(error: &Error) -> Self {
+        let mut texts = Vec::new();
+        let mut source = error.source();
+        while let Some(cause) = source {
+            texts.push(cause.to_string());
+            source = cause.source();
+        }
+        Self {
+            class: error.class(),
+            text: error.to_string(),
+            source: (!texts.is_empty()).then(|| texts.join(": ")),
+        }
+    }
+
+    fn to_error(&self) -> Error {
+        let error = Error::new(self.class, self.text.clone());
+        match &self.source {
+            Some(source) => error.because(source.clone()),
+            None => error,
+        }
+    }
 }
 
 impl<T> Default for ResponseCache<T> {
@@ -25,27 +59,38 @@ impl<T> Default for ResponseCache<T> {
 }
 
 impl<T> ResponseCache<T> {
-    /// Returns the response to a request sent no longer than `age` ago. `fetch` runs only if there is none.
-    pub(crate) async fn within<E>(
+    /// Returns the response to a request sent no longer than `age` ago. `fetch` runs only if there is none. A failure serves
+    /// only those that waited for it.
+    pub(crate) async fn within(
         &self,
         age: Duration,
-        fetch: impl Future<Output = Result<T, E>>,
-    ) -> Result<Arc<T>, E> {
+        fetch: impl Future<Output = Result<T, Error>>,
+    ) -> Result<Arc<T>, Error> {
         let now = Instant::now();
         let earliest = now.checked_sub(age).unwrap_or(now);
         let mut last = self.0.lock().await;
-        if let Some(cached) = &*last
-            && cached.requested > earliest
-        {
-            return Ok(Arc::clone(&cached.value));
+        match &*last {
+            Some(Cached {
+                requested,
+                response: Ok(value),
+            }) if *requested > earliest => return Ok(Arc::clone(value)),
+            Some(Cached {
+                requested,
+                response: Err(error),
+            }) if *requested > now => return Err(error.to_error()),
+            _ => {}
         }
         let requested = Instant::now();
-        let value = Arc::new(fetch.await?);
+        let response = fetch.await.map(Arc::new);
+        let shared = match &response {
+            Ok(value) => Ok(Arc::clone(value)),
+            Err(error) => Err(SharedError::new(error)),
+        };
         *last = Some(Cached {
             requested,
-            value: Arc::clone(&value),
+            response: shared,
         });
-        Ok(value)
+        response
     }
 
     pub(crate) async fn forget(&self) {
@@ -55,7 +100,6 @@ impl<T> ResponseCache<T> {
 
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
@@ -66,7 +110,7 @@ mod tests {
         let fetch = |age| {
             cache.within(age, async {
                 tokio::time::sleep(Duration::from_secs(1)).await;
-                Ok::<_, Infallible>(requests.fetch_add(1, Ordering::SeqCst))
+                Ok(requests.fetch_add(1, Ordering::SeqCst))
             })
         };
         // The others began after the first request was sent, and share the next one.
@@ -85,5 +129,29 @@ mod tests {
         assert_eq!(*fetch(Duration::from_secs(5)).await.unwrap(), 1);
         tokio::time::sleep(Duration::from_secs(5)).await;
         assert_eq!(*fetch(Duration::from_secs(5)).await.unwrap(), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failed_list_is_not_requested_again_by_each_waiter() {
+        let (cache, requests) = (ResponseCache::<()>::default(), AtomicUsize::new(0));
+        let fetch = || {
+            cache.within(Duration::from_secs(5), async {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                requests.fetch_add(1, Ordering::SeqCst);
+                Err(Error::retry("busy").because("503"))
+            })
+        };
+        let later = async {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            tokio::join!(fetch(), fetch(), fetch())
+        };
+        let (_, (_, _, last)) = tokio::join!(fetch(), later);
+        let error = last.unwrap_err();
+        assert_eq!(error.class(), ErrorClass::Retry);
+        assert_eq!(error.source().unwrap().to_string(), "503");
+        // The others began after the first request was sent, and share the failure of the next one.
+        assert_eq!(requests.load(Ordering::SeqCst), 2);
+        fetch().await.unwrap_err();
+        assert_eq!(requests.load(Ordering::SeqCst), 3);
     }
 }

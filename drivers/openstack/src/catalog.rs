@@ -28,7 +28,7 @@ const MISS_AGE: Duration = Duration::from_secs(5);
 #[derive(Debug, Default)]
 pub(crate) struct CatalogCache {
     flavors: ResponseCache<Vec<Flavor>>,
-    zones: ResponseCache<Vec<Box<str>>>,
+    zones: ResponseCache<Vec<Zone>>,
     networks: ResponseCache<Networks>,
     groups: ResponseCache<Vec<SecurityGroup>>,
     keys: ResponseCache<Vec<Box<str>>>,
@@ -43,6 +43,10 @@ impl CatalogCache {
         self.groups.forget().await;
         self.keys.forget().await;
         self.images.forget().await;
+    }
+
+    pub(crate) async fn forget_zones(&self) {
+        self.zones.forget().await;
     }
 
     pub(crate) async fn forget_images(&self) {
@@ -97,14 +101,11 @@ impl OpenStackDriver {
             .await
     }
 
-    /// Returns the available zones; none if the account may not list them.
-    async fn zones_within(&self, age: Duration) -> Result<Arc<Vec<Box<str>>>, Error> {
+    /// Returns the zones; none if the account may not list them.
+    async fn zones_within(&self, age: Duration) -> Result<Arc<Vec<Zone>>, Error> {
         let fetch = async {
             match self.compute.zones().await {
-                Ok(zones) => {
-                    let zones = zones.into_iter().filter(Zone::is_available);
-                    Ok(zones.map(|zone| zone.name).collect())
-                }
+                Ok(zones) => Ok(zones),
                 Err(error)
                     if matches!(error.kind(), ErrorKind::Forbidden | ErrorKind::NotFound) =>
                 {
@@ -117,21 +118,8 @@ impl OpenStackDriver {
     }
 
     pub(crate) async fn zones_of(&self, pool: &PoolOptions) -> Result<Vec<Box<str>>, Error> {
-        let place = format!("pool {}", pool.name);
-        let choose = |all: &Vec<Box<str>>| {
-            if pool.availability_zones.is_empty() {
-                return Ok(all.clone());
-            }
-            let mut wanted = pool.availability_zones.iter();
-            match wanted.find(|zone| !all.is_empty() && !all.contains(zone)) {
-                Some(zone) => {
-                    let there = all.iter().map(|zone| &**zone);
-                    Err(not_found(&place, "availability zone", zone, there))
-                }
-                None => Ok(pool.availability_zones.clone()),
-            }
-        };
-        self.find_in(|age| self.zones_within(age), choose).await
+        self.find_in(|age| self.zones_within(age), |all| zones_for(pool, all))
+            .await
     }
 
     pub(crate) async fn networks(&self) -> Result<Arc<Networks>, Error> {
@@ -303,6 +291,31 @@ impl OpenStackDriver {
             ))),
         }
     }
+}
+
+/// Returns the available zones of a pool. If none is available it returns all that are configured: servers wait for one of
+/// them.
+fn zones_for(pool: &PoolOptions, all: &[Zone]) -> Result<Vec<Box<str>>, Error> {
+    let named = |name: &str| all.iter().find(|zone| *zone.name == *name);
+    let configured = &pool.availability_zones;
+    if configured.is_empty() {
+        let available = all.iter().filter(|zone| zone.is_available());
+        return Ok(available.map(|zone| zone.name.clone()).collect());
+    }
+    if all.is_empty() {
+        return Ok(configured.clone());
+    }
+    if let Some(unknown) = configured.iter().find(|name| named(name).is_none()) {
+        let there = all.iter().map(|zone| &*zone.name);
+        let place = format!("pool {}", pool.name);
+        return Err(not_found(&place, "availability zone", unknown, there));
+    }
+    let mut available = configured.clone();
+    available.retain(|name| named(name).is_some_and(Zone::is_available));
+    if available.is_empty() {
+        return Ok(configured.clone());
+    }
+    Ok(available)
 }
 
 /// Returns, with `min-ram`, the smallest flavor that has it and whose name contains `flavor-name`; otherwise the one with

@@ -5,11 +5,12 @@ mod delete;
 mod floating;
 mod garbage;
 mod listing;
+mod servers;
+mod volumes;
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use nodeyard_driver::{
@@ -19,10 +20,11 @@ use nodeyard_driver::{
 use nodeyard_driver_common::openstack::{DownPorts, PoolOptions};
 use nodeyard_model::{Label, Limits, PoolName, ResourceName, Resources};
 use nodeyard_openstack::{
-    Clouds, Compute, ErrorKind, FloatingIp, Network, Port, ProcessEnvironment, Server, Session,
-    Volume, Volumes,
+    Clouds, Compute, FloatingIp, Network, Port, ProcessEnvironment, Server, Session, Volume,
+    VolumeLimits, Volumes,
 };
 
+use self::servers::ServerSnapshot;
 use crate::addresses;
 use crate::cache::ResponseCache;
 use crate::catalog::CatalogCache;
@@ -39,9 +41,12 @@ pub struct OpenStackDriver {
     pub(crate) volumes: Volumes,
     pub(crate) catalog: CatalogCache,
     servers: ResponseCache<Vec<Server>>,
+    complete_servers: ResponseCache<Vec<Server>>,
+    server_snapshot: Mutex<ServerSnapshot>,
     ports: ResponseCache<Vec<Port>>,
     floating_ips: ResponseCache<Vec<FloatingIp>>,
     volume_list: ResponseCache<Vec<Volume>>,
+    last_volume_limits: Mutex<Option<VolumeLimits>>,
     down_ports: DownPorts,
     /// Whether this host can reach IPv6 addresses.
     local_ipv6: bool,
@@ -65,9 +70,12 @@ impl OpenStackDriver {
             session,
             catalog: CatalogCache::default(),
             servers: ResponseCache::default(),
+            complete_servers: ResponseCache::default(),
+            server_snapshot: Mutex::default(),
             ports: ResponseCache::default(),
             floating_ips: ResponseCache::default(),
             volume_list: ResponseCache::default(),
+            last_volume_limits: Mutex::default(),
             down_ports: DownPorts::default(),
             local_ipv6: addresses::host_has_ipv6(),
         }
@@ -132,13 +140,11 @@ impl Machines for OpenStackDriver {
             (ResourceName::INSTANCES, compute.instances),
             (ResourceName::RAM, compute.ram),
         ];
-        match self.volumes.limits().await {
-            Ok(volumes) => limits.extend([
+        if let Some(volumes) = self.volume_limits().await {
+            limits.extend([
                 ("volumes".into(), volumes.volumes),
                 ("volume-gb".into(), volumes.gigabytes),
-            ]),
-            Err(error) if error.kind() == ErrorKind::NoService => {}
-            Err(error) => return Err(driver_error(error)),
+            ]);
         }
         let limited = limits.into_iter().filter(|(_, limit)| *limit >= 0);
         Ok(limited.collect())
@@ -200,7 +206,7 @@ impl Images for OpenStackDriver {
     }
 
     async fn images_in_use(&self) -> Result<BTreeSet<ExternalId>, Error> {
-        let servers = self.servers(Duration::ZERO).await?;
+        let servers = self.all_servers().await?;
         let images = servers.iter().filter_map(|server| server.image_id());
         Ok(images.map(Into::into).collect())
     }

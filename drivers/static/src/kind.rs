@@ -56,8 +56,8 @@ impl DriverKind for StaticKind {
         })
     }
 
-    fn make(&self, section: &Static, _: DriverContext<'_>) -> Result<Arc<dyn Driver>, Error> {
-        let scanner = Arc::clone(&self.scanner);
-        Ok(Arc::new(StaticDriver::new(section, scanner)))
+    fn make(&self, section: &Static, context: DriverContext<'_>) -> Result<Arc<dyn Driver>, Error> {
+        let (provider, scanner) = (context.owner.provider, Arc::clone(&self.scanner));
+        Ok(Arc::new(StaticDriver::new(provider, section, scanner)))
     }
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use nodeyard_config::{Static, StaticNode, StaticPool};
 use nodeyard_driver::{Driver, Error, Identity, Place, Roster, Sighting};
-use nodeyard_model::{Label, PoolName};
+use nodeyard_model::{Label, PoolName, ProviderName};
 use nodeyard_nodescan::{self as nodescan, ScanTarget, Scanner};
 use tokio::net::lookup_host;
 use tokio::time::timeout;
@@ -22,6 +22,7 @@ use tokio::time::timeout;
 pub use kind::StaticKind;
 
 pub struct StaticDriver {
+    provider: ProviderName,
     slots: Vec<Place>,
     machines: HashMap<Identity, Machine>,
     scanner: Arc<dyn Scanner>,
@@ -38,7 +39,7 @@ struct Machine {
 }
 
 impl StaticDriver {
-    pub fn new(section: &Static, scanner: Arc<dyn Scanner>) -> Self {
+    pub fn new(provider: ProviderName, section: &Static, scanner: Arc<dyn Scanner>) -> Self {
         let mut all_slots = Vec::new();
         let mut machines = HashMap::new();
         for pool in &section.pools {
@@ -58,6 +59,7 @@ impl StaticDriver {
             }
         }
         Self {
+            provider,
             slots: all_slots,
             machines,
             scanner,
@@ -92,6 +94,7 @@ impl Roster for StaticDriver {
     async fn inspect(&self, place: &Place) -> Result<Sighting, Error> {
         let machine = self.machine(&place.machine)?;
         let target = ScanTarget {
+            provider: self.provider.as_str().into(),
             address: place.machine.name.clone(),
             port: place.machine.port,
             connection_type: place.connection_type.clone(),

@@ -144,6 +144,7 @@ impl ContainerDriver {
         loop {
             let limit = deadline.saturating_duration_since(Instant::now());
             let target = nodescan::ScanTarget {
+                provider: self.options.owner.provider.as_str().into(),
                 address: address.into(),
                 port,
                 connection_type: label.connection_type.clone(),

@@ -116,7 +116,7 @@ impl ContainerDriver {
     }
 
     async fn pull(&self, reference: &str) -> Result<String, Error> {
-        let _turn = self.pulling.lock().await;
+        let _turn = self.pulls.lock(reference).await;
         let choice = ContainerImageChoice::Reference(reference.into());
         // Another order may have pulled it in the meantime.
         if let Some(image) = find(&choice, &self.client.images().await?) {

@@ -14,4 +14,5 @@ mod images;
 mod kit;
 mod limits;
 mod login;
+mod pulls;
 mod trouble;

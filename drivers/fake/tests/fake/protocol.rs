@@ -343,6 +343,7 @@ async fn the_driver_speaks_the_protocol() {
     );
 
     let target = ScanTarget {
+        provider: PROVIDER.into(),
         address: "fake".into(),
         port: 22,
         connection_type: "ssh".into(),
@@ -353,11 +354,30 @@ async fn the_driver_speaks_the_protocol() {
         scanner.scan(&target).await.unwrap().keys[0].as_str(),
         "ssh-rsa FAKEKEY"
     );
-    let elsewhere = ScanTarget {
-        address: "192.0.2.1".into(),
-        ..target
+}
+
+#[tokio::test]
+async fn machines_that_are_not_simulated_are_scanned_over_the_network() {
+    let server = start(simulate()).await;
+    let scanner = RemoteScan::new(&server.url).unwrap();
+    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let machine = ScanTarget {
+        provider: "static".into(),
+        address: "127.0.0.1".into(),
+        port: listener.local_addr().unwrap().port(),
+        connection_type: "winrm".into(),
+        timeout: Duration::from_secs(60),
     };
-    assert!(scanner.scan(&elsewhere).await.is_err());
+    assert_eq!(scanner.scan(&machine).await.unwrap().keys, []);
+    let reachable = scanner.is_reachable(&machine.address, machine.port, machine.timeout);
+    assert!(reachable.await);
+    drop(listener);
+    let refused = ScanTarget {
+        timeout: Duration::from_secs(1),
+        ..machine
+    };
+    let error = scanner.scan(&refused).await.unwrap_err();
+    assert!(error.to_string().contains("127.0.0.1 port"), "{error}");
 }
 
 #[tokio::test]

@@ -227,6 +227,7 @@ impl KubernetesDriver {
         let known = self.host_keys(link, ssh, &space.namespace, name).await?;
         if ssh.host_key_checking {
             let target = nodescan::ScanTarget {
+                provider: self.options.owner.provider.as_str().into(),
                 address: address.as_str().into(),
                 port,
                 connection_type: "ssh".into(),

@@ -1,6 +1,6 @@
 //! Creates the server of a node, with its floating IP and tagged volumes.
 
-use std::time::Duration;
+use std::collections::BTreeSet;
 
 use nodeyard_driver::{CreateOrder, Error, Instance, Progress};
 use nodeyard_driver_common::openstack::{LabelOptions, PoolOptions};
@@ -45,8 +45,9 @@ impl OpenStackDriver {
     /// are gone.
     async fn find_server(&self, node: NodeId) -> Result<Option<Box<str>>, Error> {
         let timer = self.options.poll.start();
+        let mut deleted = BTreeSet::new();
         loop {
-            let all = self.servers(Duration::ZERO).await?;
+            let all = self.all_servers().await?;
             let mut servers: Vec<_> = all
                 .iter()
                 .filter(|server| self.is_of_node(server, node))
@@ -59,7 +60,9 @@ impl OpenStackDriver {
                 return Ok(usable.map(|server| server.id.clone()));
             }
             for server in servers {
-                self.delete_server(Some(node), server).await?;
+                if deleted.insert(server.id.clone()) {
+                    self.delete_server(Some(node), server).await?;
+                }
             }
             timer.tick().await;
         }
@@ -110,8 +113,10 @@ impl OpenStackDriver {
         let mut found = false;
         for server in all.iter().filter(is_duplicate) {
             found = true;
-            // Without the node's id: its floating IP belongs to the server that stays.
-            self.delete_server(None, server).await?;
+            if !server.is_going() {
+                // Without the node's id: its floating IP belongs to the server that stays.
+                self.delete_server(None, server).await?;
+            }
         }
         Ok(found)
     }
@@ -170,7 +175,13 @@ impl OpenStackDriver {
                     .because(error))
                 }
             }
-            Err(error) => Err(driver_error(error)),
+            Err(error) => {
+                if error.kind() == ErrorKind::NoCapacity {
+                    // The zone may have lost its last host.
+                    self.catalog.forget_zones().await;
+                }
+                Err(driver_error(error))
+            }
         }
     }
 

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use nodeyard_driver::{Error, ResourceKind, Target};
 use nodeyard_model::NodeId;
-use nodeyard_openstack::{Server, Volume};
+use nodeyard_openstack::{ErrorKind, Server, Volume};
 
-use super::listing::volume_tags;
+use super::volumes::volume_tags;
 use super::{OpenStackDriver, text_id};
 use crate::failure::driver_error;
 
@@ -110,7 +110,7 @@ impl OpenStackDriver {
         let all = if known.iter().any(is_named) {
             known
         } else {
-            self.servers(Duration::ZERO).await?
+            self.all_servers().await?
         };
         let is_one = |server: &&Server| is_named(server) || self.is_of_node(server, node);
         Ok(all.iter().filter(is_one).cloned().collect())
@@ -130,18 +130,17 @@ impl OpenStackDriver {
     }
 
     /// Deletes a server and its floating IPs. These go first: without the server they could not be found.
+    ///
+    /// A server that is being deleted is deleted again: if its compute host is gone, Nova acts on the second call only.
     pub(super) async fn delete_server(
         &self,
         node: Option<NodeId>,
         server: &Server,
     ) -> Result<(), Error> {
         self.delete_floating_ips(node, Some(server)).await?;
-        if !server.is_going() {
-            self.compute
-                .delete_server(&server.id)
-                .await
-                .map_err(driver_error)?;
+        match self.compute.delete_server(&server.id).await {
+            Err(error) if server.is_going() && error.kind() == ErrorKind::Conflict => Ok(()),
+            result => result.map_err(driver_error),
         }
-        Ok(())
     }
 }

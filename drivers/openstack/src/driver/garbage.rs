@@ -13,8 +13,12 @@ use crate::failure::driver_error;
 
 #[async_trait]
 impl Untagged for OpenStackDriver {
-    /// Deletes all without a port, also those of others: that is what the configuration key asks for.
+    /// Deletes all floating IPs of the project without a port, also those of others: that is what the configuration key
+    /// asks for.
     async fn remove_floating_ips(&self) -> Result<usize, Error> {
+        if !self.has_project().await? {
+            return Ok(0);
+        }
         let ips = self.floating_ips(Duration::ZERO).await?;
         let mut removed = 0;
         for ip in ips.iter().filter(|ip| ip.port_id.is_none()) {
@@ -24,8 +28,12 @@ impl Untagged for OpenStackDriver {
         Ok(removed)
     }
 
-    /// Lists the ports of servers that do not exist and those without an owner, but not those of routers and the like.
+    /// Lists the project's ports of servers that do not exist and those without an owner, but not those of routers and the
+    /// like.
     async fn down_ports(&self) -> Result<BTreeSet<Box<str>>, Error> {
+        if !self.has_project().await? {
+            return Ok(BTreeSet::new());
+        }
         let ports = self
             .network
             .ports_that_are("DOWN")
@@ -35,7 +43,7 @@ impl Untagged for OpenStackDriver {
             return Ok(BTreeSet::new());
         }
         // Listed after the ports: a server whose port was listed is older than its port.
-        let servers = self.servers(Duration::ZERO).await?;
+        let servers = self.all_servers().await?;
         let servers: HashSet<_> = servers.iter().map(|server| &server.id).collect();
         let is_left = |port: &Port| {
             let unowned = port.device_owner.is_empty();
@@ -51,6 +59,19 @@ impl Untagged for OpenStackDriver {
 
     async fn remove_port(&self, port: &str) -> Result<bool, Error> {
         was_deleted(self.network.delete_port(port).await)
+    }
+}
+
+impl OpenStackDriver {
+    /// Returns whether the login has a project. Otherwise the lists are those of all projects, and nothing is deleted.
+    async fn has_project(&self) -> Result<bool, Error> {
+        let project = self.session.project_id().await.map_err(driver_error)?;
+        if project.is_none() {
+            tracing::warn!(
+                "skipping clean-up of ports and floating IPs: the login has no project; set project_name in clouds.yaml"
+            );
+        }
+        Ok(project.is_some())
     }
 }
 

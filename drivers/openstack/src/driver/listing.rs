@@ -1,39 +1,22 @@
 //! Lists of what the cloud has, shared by all operations.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use nodeyard_driver::{Error, Resource, ResourceKind, Tags};
 use nodeyard_driver_common::openstack::takes;
 use nodeyard_model::{NodeId, Resources};
-use nodeyard_openstack::{ErrorKind, FloatingIp, Port, Server, Volume};
+use nodeyard_openstack::{FloatingIp, Port, Server};
 
+use super::volumes::volume_tags;
 use super::{List, OpenStackDriver};
 use crate::failure::driver_error;
 use crate::{description, images};
 
 impl OpenStackDriver {
-    /// Lists all servers as of `age` ago or later, including those that Nova still shows as deleted.
-    pub(super) async fn servers(&self, age: Duration) -> List<Server> {
-        let fetch = async { self.compute.servers().await.map_err(driver_error) };
-        self.servers.within(age, fetch).await
-    }
-
     pub(super) async fn ports(&self, age: Duration) -> List<Port> {
         let fetch = async { self.network.ports().await.map_err(driver_error) };
         self.ports.within(age, fetch).await
-    }
-
-    pub(super) async fn volumes(&self, age: Duration) -> List<Volume> {
-        let fetch = async {
-            match self.volumes.volumes().await {
-                Ok(volumes) => Ok(volumes),
-                Err(error) if error.kind() == ErrorKind::NoService => Ok(Vec::new()),
-                Err(error) => Err(driver_error(error)),
-            }
-        };
-        self.volume_list.within(age, fetch).await
     }
 
     pub(super) async fn floating_ips(&self, age: Duration) -> List<FloatingIp> {
@@ -47,7 +30,7 @@ impl OpenStackDriver {
     }
 
     pub(super) async fn list_resources(&self) -> Result<Vec<Resource>, Error> {
-        let servers = self.servers(Duration::ZERO).await?;
+        let servers = self.all_servers().await?;
         let flavors = self.flavors().await?;
         let flavors: HashMap<_, _> = flavors.iter().map(|f| (&*f.id, f)).collect();
         let volumes = self.volumes_of(&servers).await?;
@@ -109,25 +92,6 @@ impl OpenStackDriver {
         }));
         Ok(all)
     }
-
-    /// Lists the volumes, if there can be any.
-    async fn volumes_of(&self, servers: &[Server]) -> List<Volume> {
-        if !self.boots_from_volumes() && servers.iter().all(|server| server.volumes.is_empty()) {
-            return Ok(Arc::default());
-        }
-        self.volumes(Duration::ZERO).await
-    }
-
-    pub(super) fn boots_from_volumes(&self) -> bool {
-        let pools = self.options.cloud.pools.iter();
-        let mut labels = pools.flat_map(|pool| &pool.labels);
-        labels.any(|label| label.boot_volume.is_some())
-    }
-}
-
-pub(super) fn volume_tags(volume: &Volume) -> Tags {
-    let metadata = volume.metadata.iter();
-    Tags::from_metadata(metadata.map(|(key, value)| (key.as_str(), value.as_str())))
 }
 
 pub(super) fn tags(server: &Server) -> Tags {

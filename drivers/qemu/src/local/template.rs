@@ -20,13 +20,14 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use nodeyard_driver::{Error, ErrorClass, Tags};
+use nodeyard_driver_common::KeyedLocks;
 use nodeyard_model::Timestamp;
 use serde_json::json;
 use tokio::process::{Child, Command};
-use tokio::sync::Mutex;
 use tokio::time::sleep;
 use tracing::{info, warn};
 
@@ -56,7 +57,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(super) struct Templates {
     directory: PathBuf,
-    /// The lock also creates templates one after the other: each uses the memory of a machine.
+    /// Held while a template is created. The machine that needs it waits meanwhile, so that both together use the memory of
+    /// one.
+    creating: KeyedLocks,
     failures: Mutex<HashMap<String, Instant>>,
 }
 
@@ -64,6 +67,7 @@ impl Templates {
     pub(super) fn new(directory: PathBuf) -> Self {
         Self {
             directory,
+            creating: KeyedLocks::default(),
             failures: Mutex::default(),
         }
     }
@@ -88,11 +92,8 @@ impl Templates {
         }
         let circumstances = circumstances(options, machine, spec, accelerator);
         let key = key(&circumstances);
-        let mut failures = self.failures.lock().await;
-        if failures
-            .get(&key)
-            .is_some_and(|at| at.elapsed() < RETRY_PAUSE)
-        {
+        let _turn = self.creating.lock(&key).await;
+        if self.failed_recently(&key) {
             return StartMode::Boot;
         }
         let created = self
@@ -111,11 +112,20 @@ impl Templates {
             Err(error) => {
                 warn!(%error, "failed to create template; machines boot normally");
                 if error.class() == ErrorClass::Permanent {
-                    failures.insert(key, Instant::now());
+                    self.failures().insert(key, Instant::now());
                 }
                 StartMode::Boot
             }
         }
+    }
+
+    fn failures(&self) -> MutexGuard<'_, HashMap<String, Instant>> {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn failed_recently(&self, key: &str) -> bool {
+        let failed = self.failures().get(key).copied();
+        failed.is_some_and(|at| at.elapsed() < RETRY_PAUSE)
     }
 
     fn link(&self, key: &str, target: &Path) -> io::Result<()> {

@@ -87,6 +87,7 @@ async fn a_guest_boots_lets_its_owner_in_and_goes() {
     assert_eq!(instance.interface_ip.as_deref(), Some("127.0.0.1"));
 
     let target = ScanTarget {
+        provider: "local".into(),
         address: "127.0.0.1".into(),
         port,
         connection_type: "ssh".into(),

@@ -45,6 +45,7 @@ async fn identity(key: &Path, port: u16) -> Vec<String> {
     let script = "hostname; cat /etc/machine-id; od -An -N16 -tx1 /dev/urandom; cat /etc/ssh/ssh_host_*_key.pub";
     let mut all = say(key, port, script).await;
     let target = ScanTarget {
+        provider: "local".into(),
         address: "127.0.0.1".into(),
         port,
         connection_type: "ssh".into(),

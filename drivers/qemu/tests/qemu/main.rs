@@ -17,3 +17,4 @@ mod images;
 mod killed;
 mod kit;
 mod life;
+mod templates;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
 use nodeyard_config::Config;
-use nodeyard_driver::{Driver, ExternalId, Owner, ResourceKind, SystemId, Target};
+use nodeyard_driver::{Driver, Owner, ResourceKind, SystemId};
 use nodeyard_driver_common::DriverContext;
 use nodeyard_model::{NodeId, NodeState, ProviderName, UploadState, now};
 use nodeyard_status::{Cell, RecordTable};
@@ -38,12 +38,8 @@ pub(super) async fn delete_node(
     held.value.set_state(NodeState::Deleting, now());
     held.stat = nodes.store(&held.guard, id, &held.value).await?;
     if let Some(machines) = driver.machines() {
-        let target = Target::Node {
-            node: id,
-            external_id: ExternalId::from_record(&held.value.external_id),
-        };
         let limit = launcher::timing().delete_limit;
-        let deleted = nodeyard_launcher::delete_in_cloud(machines, &target, limit).await;
+        let deleted = nodeyard_launcher::delete_machine(machines, id, &held.value, limit).await;
         if let Err(error) = deleted {
             held.guard.release().await?;
             return Err(error).with_context(|| {

@@ -6,16 +6,18 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use nodeyard_driver::kit::{Bed, Faults, Setup, Suite, explore};
-use nodeyard_driver::{BootImage, Driver, Machines as _, Progress, ResourceKind, Target};
-use nodeyard_driver_openstack::{OpenStackDriver, Options};
-use nodeyard_model::Resources;
+use nodeyard_driver::{
+    BootImage, Driver, ErrorClass, Machines as _, Progress, ResourceKind, Target,
+};
+use nodeyard_driver_openstack::{OpenStackDriver, Options, TidyOptions};
+use nodeyard_model::{ResourceName, Resources};
 use nodeyard_openstack::{CloudSettings, Transport};
 
 use crate::machines::common::{
     change, create, create_reporting, delete, delete_node, node, options_with_floating_ips, order,
     owner, session, settings,
 };
-use crate::machines::emulation::Emulation;
+use crate::machines::emulation::{Emulation, PROJECT};
 use crate::machines::faults::Faulty;
 
 const CLOUDS: &str = "clouds:\n  nodepool: {auth: {auth_url: 'http://cloud/v3', username: u, password: p, project_id: p, user_domain_id: d}}\n";
@@ -261,4 +263,145 @@ async fn emulated_networks_and_keys_that_are_missed_are_looked_for_again() {
         (cloud.asked("networks"), cloud.asked("os-keypairs")),
         (2, 2)
     );
+}
+
+/// An administrator lists the ports and floating IPs of all projects.
+#[tokio::test(start_paused = true)]
+async fn emulated_ports_and_floating_ips_of_other_projects_are_not_deleted() {
+    for has_project in [true, false] {
+        let cloud = Arc::new(Emulation::default());
+        if !has_project {
+            cloud.log_in_without_project();
+        }
+        let interval = Duration::from_secs(600);
+        let mut options = quick(false);
+        options.tidy = TidyOptions {
+            floating_ips: true,
+            port_interval: interval,
+        };
+        let driver = emulated(options, &cloud);
+        cloud.add_down_port("other");
+        cloud.add_floating_ip_elsewhere();
+        let others = cloud.exists();
+        if has_project {
+            cloud.add_down_port(PROJECT);
+            cloud.add_floating_ip("");
+        }
+        driver.collect_garbage().await.unwrap();
+        tokio::time::sleep(interval).await;
+        driver.collect_garbage().await.unwrap();
+        assert_eq!(cloud.exists(), others);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn emulated_broken_cinder_does_not_stop_the_provider() {
+    for status in [403, 404, 503] {
+        for from_volume in [false, true] {
+            let cloud = Arc::new(Emulation::default());
+            let driver = emulated(quick(from_volume), &cloud);
+            let cores = ResourceName::CORES;
+            let volumes: ResourceName = "volumes".into();
+            if from_volume {
+                let before = driver.limits().await.unwrap();
+                assert_eq!(before.get(&volumes), Some(10.into()));
+            }
+            cloud.break_volume_service(status);
+            let limits = driver.limits().await.unwrap();
+            assert_eq!(limits.get(&cores), Some(20.into()), "{status}");
+            // What was known remains known.
+            assert_eq!(limits.get(&volumes).is_some(), from_volume, "{status}");
+            let restarted = emulated(quick(from_volume), &cloud);
+            assert_eq!(restarted.limits().await.unwrap().get(&volumes), None);
+            if !from_volume {
+                let order = order(&owner("kit"), node(1));
+                create(&restarted, &order).await.unwrap();
+                restarted.list().await.unwrap();
+                delete_node(&restarted, node(1)).await;
+            }
+        }
+    }
+}
+
+/// Nova removes a server whose compute host is gone at the second call.
+#[tokio::test(start_paused = true)]
+async fn emulated_server_that_is_stuck_in_deleting_is_deleted_again() {
+    let cloud = Arc::new(Emulation::default());
+    let driver = emulated(quick(false), &cloud);
+    let order = order(&owner("kit"), node(1));
+    create(&driver, &order).await.unwrap();
+    cloud.lose_compute_host();
+    let target = Target::Node {
+        node: node(1),
+        external_id: None,
+    };
+    let stuck = tokio::time::timeout(Duration::from_secs(600), driver.delete(&target));
+    stuck.await.unwrap_err();
+    delete(&driver, &target).await.unwrap();
+    assert_eq!(cloud.exists(), BTreeSet::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn emulated_launch_does_not_list_all_servers_with_each_step() {
+    const OTHERS: usize = 1000;
+    let cloud = Arc::new(Emulation::default());
+    for number in 0..OTHERS {
+        cloud.add_stranger(&format!("other-{number}"));
+    }
+    let mut options = quick(false);
+    // Many polls before a server is active, or gone.
+    options.poll.most = options.poll.least;
+    let driver = emulated(options, &cloud);
+    driver.list().await.unwrap();
+    driver.list().await.unwrap();
+    let before = cloud.listed_servers();
+    for number in 1..=5 {
+        create(&driver, &order(&owner("kit"), node(number)))
+            .await
+            .unwrap();
+    }
+    let listed = cloud.listed_servers() - before;
+    assert!(listed < OTHERS, "{listed} servers in lists");
+    for number in 1..=5 {
+        delete_node(&driver, node(number)).await;
+    }
+    let count = driver.list().await.unwrap();
+    let servers = count
+        .iter()
+        .filter(|thing| thing.kind == ResourceKind::INSTANCES);
+    assert_eq!(servers.count(), OTHERS);
+}
+
+#[tokio::test(start_paused = true)]
+async fn emulated_zone_that_is_not_available_counts_as_full_and_is_not_chosen_again() {
+    for configured in [[].as_slice(), &["nova", "spare"]] {
+        let cloud = Arc::new(Emulation::default());
+        let mut options = quick(false);
+        change(&mut options, |pool| {
+            pool.availability_zones = configured.iter().map(|name| (*name).into()).collect();
+        });
+        let driver = emulated(options, &cloud);
+        let zones = async || {
+            let zones = driver.zones(&"main".into()).await.unwrap();
+            zones.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(zones().await, ["nova", "spare"]);
+        cloud.lose_zone("nova");
+        let mut order = order(&owner("kit"), node(1));
+        order.az = Some("nova".into());
+        let error = driver.create(&order, &Progress::default()).await;
+        assert_eq!(error.unwrap_err().class(), ErrorClass::Capacity);
+        assert_eq!(zones().await, ["spare"]);
+        order.az = Some("spare".into());
+        create(&driver, &order).await.unwrap();
+        // If none is available, the launch fails at those that are configured.
+        cloud.lose_zone("spare");
+        order = crate::machines::common::order(&owner("kit"), node(2));
+        order.az = Some("spare".into());
+        driver
+            .create(&order, &Progress::default())
+            .await
+            .unwrap_err();
+        assert_eq!(zones().await, configured);
+    }
 }

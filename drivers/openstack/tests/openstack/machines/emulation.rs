@@ -9,6 +9,9 @@ use nodeyard_openstack::{Body, Method, Request, Response, StatusCode, Transport,
 use serde_json::{Value, json};
 
 const LOOKS: u32 = 2;
+const EPOCH: i64 = 1_700_000_000;
+/// The project of the login.
+pub(crate) const PROJECT: &str = "own";
 
 #[derive(Debug, Default)]
 pub(crate) struct Emulation(Mutex<World>);
@@ -16,7 +19,12 @@ pub(crate) struct Emulation(Mutex<World>);
 #[derive(Debug, Default)]
 struct World {
     last_id: u32,
+    changes: i64,
     servers: BTreeMap<String, Server>,
+    /// Shown as changed.
+    deleted: Vec<Server>,
+    /// How many servers were listed.
+    listed: usize,
     ports: BTreeMap<String, Value>,
     ips: BTreeMap<String, Value>,
     volumes: BTreeMap<String, Value>,
@@ -27,6 +35,14 @@ struct World {
     asked: BTreeMap<String, usize>,
     /// Volumes do not go with their servers, as it happens.
     sticky_volumes: bool,
+    /// Nova cannot reach the compute host: it marks servers as `deleting`, and removes those that it has marked before.
+    host_gone: bool,
+    /// Zones without a compute host that is up.
+    lost_zones: BTreeSet<String>,
+    /// Cinder answers every call with this status.
+    volume_error: Option<u16>,
+    /// Logins have no project.
+    without_project: bool,
 }
 
 #[derive(Debug)]
@@ -34,6 +50,22 @@ struct Server {
     record: Value,
     looks: u32,
     going: bool,
+    /// The number of the last change.
+    change: i64,
+}
+
+impl Server {
+    fn change(&mut self, change: i64) {
+        self.change = change;
+        self.record["updated"] = json!(time(change));
+    }
+}
+
+/// A change each second.
+fn time(change: i64) -> String {
+    jiff::Timestamp::from_second(EPOCH + change)
+        .unwrap()
+        .to_string()
 }
 
 type Said = (u16, Value);
@@ -72,6 +104,22 @@ impl Emulation {
         self.world().sticky_volumes = true;
     }
 
+    pub(crate) fn lose_zone(&self, name: &str) {
+        self.world().lost_zones.insert(name.to_owned());
+    }
+
+    pub(crate) fn lose_compute_host(&self) {
+        self.world().host_gone = true;
+    }
+
+    pub(crate) fn break_volume_service(&self, status: u16) {
+        self.world().volume_error = Some(status);
+    }
+
+    pub(crate) fn log_in_without_project(&self) {
+        self.world().without_project = true;
+    }
+
     pub(crate) fn volumes(&self) -> Vec<Value> {
         self.world().volumes.values().cloned().collect()
     }
@@ -95,6 +143,11 @@ impl Emulation {
         self.world().keys.push(pair);
     }
 
+    /// How many servers all lists had together.
+    pub(crate) fn listed_servers(&self) -> usize {
+        self.world().listed
+    }
+
     pub(crate) fn asked(&self, what: &str) -> usize {
         self.world().asked.get(what).copied().unwrap_or_default()
     }
@@ -112,6 +165,25 @@ impl Emulation {
         self.world().create_server(&body);
     }
 
+    /// A port that is down and has no server, in a project.
+    pub(crate) fn add_down_port(&self, project: &str) {
+        let mut world = self.world();
+        let id = world.id("p");
+        let port = json!({
+            "id": id, "project_id": project, "tenant_id": project, "network_id": "n-net", "status": "DOWN",
+            "device_id": "", "device_owner": "", "mac_address": id, "fixed_ips": [],
+        });
+        world.ports.insert(id, port);
+    }
+
+    /// A floating IP of another project, without a port.
+    pub(crate) fn add_floating_ip_elsewhere(&self) {
+        let body = json!({"floatingip": {
+            "floating_network_id": "n-public", "description": "", "tenant_id": "other", "project_id": "other",
+        }});
+        self.world().create_ip(&body);
+    }
+
     /// An address of ours that nobody uses.
     pub(crate) fn add_floating_ip(&self, description: &str) {
         let body =
@@ -127,8 +199,15 @@ impl World {
     }
 
     fn create_server(&mut self, body: &Value) -> Said {
-        let id = self.id("s");
         let wanted = &body["server"];
+        let zone = wanted["availability_zone"].as_str().unwrap_or_default();
+        if self.lost_zones.contains(zone) {
+            return (
+                400,
+                json!({"badRequest": {"code": 400, "message": "The requested availability zone is not available"}}),
+            );
+        }
+        let id = self.id("s");
         let address = format!("10.9.0.{}", self.last_id % 250 + 1);
         let port = self.id("p");
         self.ports.insert(port.clone(), json!({
@@ -151,11 +230,14 @@ impl World {
             "addresses": {"net": [{"addr": address, "version": 4, "OS-EXT-IPS:type": "fixed", "OS-EXT-IPS-MAC:mac_addr": port}]},
             "os-extended-volumes:volumes_attached": volumes,
         });
-        let server = Server {
+        let mut server = Server {
             record,
             looks: 0,
             going: false,
+            change: 0,
         };
+        self.changes += 1;
+        server.change(self.changes);
         self.servers.insert(id.clone(), server);
         (202, json!({"server": {"id": id}}))
     }
@@ -164,8 +246,10 @@ impl World {
     fn look(&mut self) {
         for server in self.servers.values_mut() {
             server.looks += 1;
-            if !server.going && server.looks >= LOOKS {
+            if !server.going && server.looks >= LOOKS && server.record["status"] != "ACTIVE" {
                 server.record["status"] = json!("ACTIVE");
+                self.changes += 1;
+                server.change(self.changes);
             }
         }
         let gone = |server: &Server| server.going && server.looks >= LOOKS;
@@ -176,7 +260,10 @@ impl World {
             .map(|(id, _)| id.clone())
             .collect();
         for id in ended {
-            let server = self.servers.remove(&id).unwrap();
+            let mut server = self.servers.remove(&id).unwrap();
+            self.changes += 1;
+            server.change(self.changes);
+            server.record["status"] = json!("DELETED");
             self.ports.retain(|_, port| port["device_id"] != *id);
             for ip in self.ips.values_mut() {
                 if ip["port_id"]
@@ -197,12 +284,18 @@ impl World {
                     self.volumes.remove(volume);
                 }
             }
+            self.deleted.push(server);
         }
     }
 
-    fn servers(&mut self) -> Said {
+    fn servers(&mut self, since: Option<&str>) -> Said {
         self.look();
-        let servers: Vec<_> = self.servers.values().map(|server| &server.record).collect();
+        let since = since.map(|time| time.parse::<jiff::Timestamp>().unwrap().as_second() - EPOCH);
+        let deleted = self.deleted.iter().filter(|_| since.is_some());
+        let listed = self.servers.values().chain(deleted);
+        let listed = listed.filter(|server| since.is_none_or(|since| server.change >= since));
+        let servers: Vec<_> = listed.map(|server| &server.record).collect();
+        self.listed += servers.len();
         (200, json!({"servers": servers}))
     }
 
@@ -253,6 +346,7 @@ impl World {
         &mut self,
         method: &Method,
         path: &[&str],
+        since: Option<&str>,
         condition: Option<&str>,
         body: &Value,
     ) -> Said {
@@ -260,8 +354,11 @@ impl World {
         if let (&Method::GET, Some(last)) = (method, path.last()) {
             *self.asked.entry((*last).to_owned()).or_default() += 1;
         }
+        if let (Some(status), Some(&"v3")) = (self.volume_error, path.first()) {
+            return (status, Value::Null);
+        }
         match (method.as_str(), path) {
-            ("GET", ["v2.1", "servers", "detail"]) => self.servers(),
+            ("GET", ["v2.1", "servers", "detail"]) => self.servers(since),
             ("GET", ["v2.1", "servers", id]) => match self.servers.get(*id) {
                 Some(server) => (200, json!({"server": server.record})),
                 None => missing(),
@@ -269,8 +366,14 @@ impl World {
             ("POST", ["v2.1", "servers"]) => self.create_server(body),
             ("DELETE", ["v2.1", "servers", id]) => match self.servers.get_mut(*id) {
                 Some(server) => {
+                    let again = server.record["OS-EXT-STS:task_state"] == "deleting";
                     server.record["OS-EXT-STS:task_state"] = json!("deleting");
-                    (server.going, server.looks) = (true, 0);
+                    self.changes += 1;
+                    server.change(self.changes);
+                    server.going = again || !self.host_gone;
+                    if !again {
+                        server.looks = 0;
+                    }
                     (204, Value::Null)
                 }
                 None => missing(),
@@ -282,10 +385,14 @@ impl World {
                     {"id": "f-large", "name": "large", "ram": 16384, "vcpus": 8},
                 ]}),
             ),
-            ("GET", ["v2.1", "os-availability-zone"]) => (
-                200,
-                json!({"availabilityZoneInfo": [{"zoneName": "nova", "zoneState": {"available": true}}]}),
-            ),
+            ("GET", ["v2.1", "os-availability-zone"]) => {
+                let zone = |name: &str| {
+                    let available = !self.lost_zones.contains(name);
+                    json!({"zoneName": name, "zoneState": {"available": available}})
+                };
+                let zones = ["nova", "spare"].map(zone);
+                (200, json!({"availabilityZoneInfo": zones}))
+            }
             ("GET", ["v2.1", "limits"]) => (
                 200,
                 json!({"limits": {"absolute": {
@@ -301,6 +408,7 @@ impl World {
             }
             ("GET", ["v2.1", "os-keypairs"]) => list("keypairs", self.keys.iter().collect()),
             ("GET", ["v2.0", "ports"]) => list("ports", self.ports.values().collect()),
+            ("DELETE", ["v2.0", "ports", id]) => removed(&mut self.ports, id),
             ("GET", ["v2.0", "floatingips"]) => list("floatingips", self.ips.values().collect()),
             ("POST", ["v2.0", "floatingips"]) => self.create_ip(body),
             ("PUT", ["v2.0", "floatingips", id]) => self.change_ip(id, condition, body),
@@ -363,10 +471,17 @@ impl Transport for Emulation {
         let (status, said) = if path == ["v3", "auth", "tokens"] {
             let service = |kind: &str| json!({"type": kind, "endpoints": [{"interface": "public", "region": "r", "url": "http://cloud"}]});
             let catalog = ["compute", "network", "image", "block-storage"].map(service);
-            (201, json!({"token": {"catalog": catalog}}))
+            let mut token = json!({"catalog": catalog});
+            if !self.world().without_project {
+                token["project"] = json!({"id": PROJECT});
+            }
+            (201, json!({"token": token}))
         } else {
+            let mut pairs = request.url.query_pairs();
+            let since = pairs.find(|(key, _)| key == "changes-since");
+            let since = since.as_ref().map(|(_, time)| &**time);
             self.world()
-                .answer(&request.method, &path, condition, &body)
+                .answer(&request.method, &path, since, condition, &body)
         };
         let mut response = Response {
             status: StatusCode::from_u16(status).unwrap(),

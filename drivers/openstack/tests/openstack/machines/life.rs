@@ -161,7 +161,13 @@ async fn the_quota_of_the_cloud_counts() {
     project
         .set_volume_quota(&[("volumes", 4), ("gigabytes", -1)])
         .unwrap();
-    let driver = driver(options(owner("limits")), &project.clouds_yaml());
+    let mut options = options(owner("limits"));
+    change(&mut options, |pool| {
+        for label in &mut pool.labels {
+            label.boot_volume = Some(11);
+        }
+    });
+    let driver = driver(options, &project.clouds_yaml());
     let limits = driver.limits().await.unwrap();
     assert_eq!(limits.get(&ResourceName::INSTANCES), Some(3.into()));
     assert_eq!(limits.get(&ResourceName::CORES), None);
