@@ -44,7 +44,7 @@ pub(crate) async fn run(ctx: Context, provider: Option<Arc<Provider>>, node: Nod
             Settled::Failed
         })
     };
-    if let Some(outcome) = ctx.unless_stopped(work).await {
+    if let Some(outcome) = Box::pin(ctx.unless_stopped(work)).await {
         ctx.report(Report::Settled { node, outcome });
     }
 }

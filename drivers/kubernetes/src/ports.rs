@@ -32,7 +32,7 @@ mod tests {
         assert_eq!(ports(2200..=2203, "0000000002"), [2202, 2203, 2200, 2201]);
         assert_eq!(ports(2200..=2200, "0000000003"), [2200]);
         assert_eq!(ports(65535..=65535, "0000000003"), [65535]);
-        assert_eq!(ports(2..=1, "0000000003"), [0; 0]);
+        assert_eq!(ports(RangeInclusive::new(2, 1), "0000000003"), [0; 0]);
         let last = ports(0..=u16::MAX, "9999999999");
         assert_eq!(last.len(), 65536);
     }

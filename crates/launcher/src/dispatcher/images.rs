@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use nodeyard_driver_common::ImageSettings;
 use nodeyard_model::{ImageName, ProviderName, Timestamp};
 use nodeyard_plan::Readiness;
 use nodeyard_plan::explain::{Explanation, Says};

@@ -43,7 +43,7 @@ async fn launch(steps: &[(Value, Vec<Value>, u64)]) -> Result<Instance, Error> {
             sleep(Duration::from_secs(*seconds)).await;
         }
         change(&Value::Null, &[]);
-        std::future::pending().await
+        std::future::pending::<()>().await;
     };
     let driver = driver(
         &cluster,
