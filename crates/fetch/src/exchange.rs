@@ -56,11 +56,14 @@ mod tests {
     async fn responses_are_bounded() {
         for (limit, body) in [(4, Some("four")), (3, None)] {
             let (client, mut server) = duplex(1024);
-            let response = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nfour";
-            server.write_all(response).await.unwrap();
-            let response = get(client, limit).await.ok();
+            let serving = async {
+                assert_eq!(server.read_u8().await.unwrap(), b'G');
+                let response = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nfour";
+                server.write_all(response).await.unwrap();
+            };
+            let (response, ()) = tokio::join!(get(client, limit), serving);
             assert_eq!(
-                response.map(Response::into_body).as_deref(),
+                response.ok().map(Response::into_body).as_deref(),
                 body.map(str::as_bytes)
             );
         }
