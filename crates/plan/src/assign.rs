@@ -50,7 +50,7 @@
 //! even without counting what is kept. If what is kept counted, two pools could talk each other into
 //! and out of a pause for ever. It is also paused while its cloud refuses launches for lack of quota
 //! ([`World::refuse`]), since then it has less room than it knows. All its requests wait for the same retry then, and
-//! probe the cloud in the order of service ([`backoff`]).
+//! probe the cloud in the order of service.
 //!
 //! [`Policy::patience`]: crate::setup::Policy::patience
 
