@@ -26,6 +26,9 @@ use crate::{recover, settle};
 const SETBACK: Duration = Duration::from_millis(20);
 const SETBACK_MOST: Duration = Duration::from_secs(2);
 
+/// Before nodes are deleted that a request has given back and that were for it alone: they take room until then.
+const EXPIRY_PAUSE: Duration = Duration::from_secs(1);
+
 /// The longest pause before a deletion that failed is retried. The first is the `delete_retry` of the options; it doubles
 /// each time.
 const DELETE_PAUSE_MOST: Duration = Duration::from_secs(300);
@@ -392,6 +395,7 @@ impl Dispatcher {
                 Retry::Accept(acceptance) => Order::Accept(acceptance),
                 Retry::GiveBack(verdict) => {
                     debug!(request = %id, %verdict, "request waits again");
+                    self.timers.within(EXPIRY_PAUSE, Timer::Expiry);
                     Order::GiveBack
                 }
                 Retry::PutBack => Order::PutBack("it lacks nodes, and its pool is drained or gone"),
