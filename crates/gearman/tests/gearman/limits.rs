@@ -64,7 +64,7 @@ async fn malformed_frames_close_one_connection_with_a_reason() {
         (&header(99, 0), "unknown packet type 99"),
         (
             b"\0GET / HTTP/1.1\r\n\r\n",
-            "packet starts with [00, 47, 45, 54] instead of a request or response magic",
+            "invalid packet magic [00, 47, 45, 54]",
         ),
         (
             &[&header(7, 3)[..], b"abc"].concat(),
