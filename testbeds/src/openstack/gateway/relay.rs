@@ -144,6 +144,10 @@ fn forward(
     let mut service = begin(door, head)?;
     // A service may answer before it has read everything, and hang up.
     let sent = copy_body(body, &mut service, head.length(Length::Bytes(0)));
+    if sent.is_err() {
+        // A client that hung up sends no more, and the service would wait for it for ever.
+        let _ = service.shutdown(Shutdown::Write);
+    }
     let mut reader = BufReader::new(&service);
     let answer = match Head::read(&mut reader) {
         Ok(Some(answer)) => answer,
