@@ -50,12 +50,15 @@ impl ServerSnapshot {
         self.servers.values().cloned().collect()
     }
 
+    /// Nova lists changes of deleted servers for good, and shows one as deleted a moment before it stops counting it. So a
+    /// deleted server stays here until the next list, which is a complete one.
     fn apply(&mut self, changed: Vec<Server>) {
         for server in changed {
-            if server.is_gone() {
-                self.servers.remove(&server.id);
-            } else {
+            if !server.is_gone() {
                 self.servers.insert(server.id.clone(), server);
+            } else if let Some(known) = self.servers.get_mut(&server.id) {
+                *known = server;
+                self.complete = None;
             }
         }
     }
@@ -96,5 +99,31 @@ impl OpenStackDriver {
         self.server_snapshot
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn server(status: &str) -> Server {
+        let record = json!({"id": "one", "status": status, "updated": "2026-01-01T00:00:00Z"});
+        serde_json::from_value(record).unwrap()
+    }
+
+    #[test]
+    fn a_server_that_nova_shows_as_deleted_counts_until_a_complete_list() {
+        let mut snapshot = ServerSnapshot::default();
+        snapshot.replace(Instant::now(), vec![server("ACTIVE")]);
+        assert!(snapshot.changes_since().is_some());
+        snapshot.apply(vec![server("DELETED")]);
+        assert_eq!(snapshot.list().len(), 1);
+        assert_eq!(snapshot.changes_since(), None);
+        snapshot.replace(Instant::now(), Vec::new());
+        // The change is listed again, since the lists overlap.
+        snapshot.apply(vec![server("DELETED")]);
+        assert!(snapshot.list().is_empty());
     }
 }
