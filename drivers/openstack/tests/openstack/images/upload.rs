@@ -191,5 +191,6 @@ async fn a_large_sparse_file_takes_no_memory() {
         .find_map(|line| line.strip_prefix("VmHWM:"))
         .unwrap();
     let kilobytes: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
-    assert!(kilobytes < 100 << 10, "{kilobytes} kB");
+    // Other tests of this process need some, too.
+    assert!(kilobytes < 256 << 10, "{kilobytes} kB");
 }
