@@ -112,7 +112,7 @@ pub struct ImportJob {
     pub image_id: ImageId,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub managed: Option<Box<str>>,
-    pub build: ZuulBuild,
+    pub build: ZuulBuildInfo,
     /// By format.
     pub artifacts: BTreeMap<Box<str>, ImportArtifact>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -122,7 +122,7 @@ pub struct ImportJob {
 /// A build of Zuul.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub struct ZuulBuild {
+pub struct ZuulBuildInfo {
     pub uuid: Box<str>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end_time: Option<Timestamp>,
@@ -159,7 +159,7 @@ pub struct Provenance {
     pub api_url: Box<str>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<Box<str>>,
-    pub build: ZuulBuild,
+    pub build: ZuulBuildInfo,
     pub fetched: Timestamp,
     pub artifacts: BTreeMap<Box<str>, ArtifactProvenance>,
 }
@@ -276,7 +276,7 @@ pub struct ImageInfo {
     pub provenance: Option<Provenance>,
     /// Why the build failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub failure: Option<Failure>,
+    pub failure: Option<JobFailure>,
     /// The uploads that were asked for, as far as this worker remembers.
     #[serde(default)]
     pub uploads: Vec<UploadInfo>,
@@ -309,7 +309,7 @@ pub struct UploadInfo {
 pub enum UploadProgress {
     Uploading,
     Ready(UploadResult),
-    Failed(Failure),
+    Failed(JobFailure),
 }
 
 /// How long a cloud may take to delete an image. A worker then gives up, so that it has slots for other clouds; a
@@ -334,7 +334,7 @@ pub struct UploadDeleteJob {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "kebab-case")]
 #[error("{reason}")]
-pub struct Failure {
+pub struct JobFailure {
     pub reason: String,
     pub kind: FailureKind,
     /// What the program of a build ended with; negative for a signal.
@@ -358,7 +358,7 @@ pub enum FailureKind {
     Missing,
 }
 
-impl Failure {
+impl JobFailure {
     pub fn new(kind: FailureKind, reason: impl Into<String>) -> Self {
         Self {
             reason: reason.into(),
@@ -383,15 +383,15 @@ impl Failure {
     /// From the data of a failed job, which may have log lines before it.
     pub fn from_data(data: &[u8]) -> Option<Self> {
         #[derive(Deserialize)]
-        struct Line {
-            failure: Failure,
+        struct FailureLine {
+            failure: JobFailure,
         }
         let last = data
             .strip_suffix(b"\n")
             .unwrap_or(data)
             .rsplit(|byte| *byte == b'\n')
             .next()?;
-        let line: Line = serde_json::from_slice(last).ok()?;
+        let line: FailureLine = serde_json::from_slice(last).ok()?;
         Some(line.failure)
     }
 }
@@ -399,7 +399,7 @@ impl Failure {
 /// A payload that is not what its function takes.
 #[derive(Debug, thiserror::Error)]
 #[error("the payload of {function} is not the JSON object it takes")]
-pub struct BadPayload {
+pub struct InvalidPayload {
     function: String,
     #[source]
     source: serde_json::Error,
@@ -409,12 +409,12 @@ pub struct BadPayload {
 pub fn from_payload<P: DeserializeOwned>(
     function: impl fmt::Display,
     payload: &[u8],
-) -> Result<P, BadPayload> {
+) -> Result<P, InvalidPayload> {
     let said = match payload.trim_ascii() {
         b"" | b"\"\"" | b"null" => b"{}",
         said => said,
     };
-    serde_json::from_slice(said).map_err(|source| BadPayload {
+    serde_json::from_slice(said).map_err(|source| InvalidPayload {
         function: function.to_string(),
         source,
     })
@@ -468,14 +468,14 @@ mod tests {
 
     #[test]
     fn a_failure_is_found_behind_the_log() {
-        let failure = Failure {
+        let failure = JobFailure {
             exit_code: Some(-9),
-            ..Failure::new(FailureKind::Unable, "the disk\nis full")
+            ..JobFailure::new(FailureKind::Unable, "the disk\nis full")
         };
         let mut data = b"log line\n{\"failure\": broken\n".to_vec();
         data.extend(failure.to_line());
-        assert_eq!(Failure::from_data(&data), Some(failure));
-        assert_eq!(Failure::from_data(b"log line\n"), None);
-        assert_eq!(Failure::from_data(b""), None);
+        assert_eq!(JobFailure::from_data(&data), Some(failure));
+        assert_eq!(JobFailure::from_data(b"log line\n"), None);
+        assert_eq!(JobFailure::from_data(b""), None);
     }
 }

@@ -28,10 +28,10 @@ use nodeyard_image::ImageId;
 use nodeyard_model::ImageName;
 use tokio_util::sync::CancellationToken;
 
-pub use command::Command;
-pub use console::{Console, LogLimits, LogState, prune};
-pub use dib::Dib;
-pub use leftovers::end_leftovers;
+pub use command::CommandSource;
+pub use console::{BuildConsole, LogLimits, LogState, prune_logs};
+pub use dib::DibSource;
+pub use leftovers::kill_leftovers;
 pub use redact::Redactor;
 
 /// One way an image is made.
@@ -44,7 +44,7 @@ pub trait Source: fmt::Debug + Send + Sync {
     async fn make(
         &self,
         order: &BuildOrder,
-        console: &mut Console,
+        console: &mut BuildConsole,
         stop: &CancellationToken,
     ) -> Result<(), SourceError>;
 }
@@ -113,8 +113,8 @@ impl SourceError {
 /// The source that an image's configuration names.
 pub fn from_config(build: &config::BuildConfig) -> Box<dyn Source> {
     match build.builder {
-        config::BuilderKind::Dib => Box::new(Dib::new(build)),
-        config::BuilderKind::Command => Box::new(Command::new(build)),
+        config::BuilderKind::Dib => Box::new(DibSource::new(build)),
+        config::BuilderKind::Command => Box::new(CommandSource::new(build)),
     }
 }
 
@@ -133,11 +133,11 @@ mod tests {
         async fn make(
             &self,
             order: &BuildOrder,
-            console: &mut Console,
+            console: &mut BuildConsole,
             stop: &CancellationToken,
         ) -> Result<(), SourceError> {
             for (done, format) in order.formats.iter().enumerate() {
-                console.say(&format!("copying {format}")).await;
+                console.write_line(&format!("copying {format}")).await;
                 let copy = tokio::fs::copy(self.from.with_extension(&**format), order.file(format));
                 tokio::select! {
                     copied = copy => copied.map_err(|error| SourceError::Other(error.into()))?,
@@ -154,7 +154,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name);
         std::fs::write(path("golden.raw"), "image").unwrap();
-        let log = Console::open(path("log"), LogLimits::default(), Redactor::default());
+        let log = BuildConsole::open(path("log"), LogLimits::default(), Redactor::default());
         let mut console = log.await.unwrap();
         let order = BuildOrder {
             image: "a".parse().unwrap(),

@@ -28,22 +28,22 @@
 
 mod build;
 mod calls;
-mod claim;
 mod context;
-mod desk;
 mod error;
 mod events;
 mod functions;
 mod handle;
-mod inquiry;
+mod image_state;
 pub mod notes;
 mod options;
 mod orphans;
-mod picture;
 mod policy;
 pub mod progress;
+mod recovery;
 mod remove;
+mod renewable_lock;
 mod report;
+mod scheduler;
 mod unused_functions;
 mod upload;
 mod zuul;
@@ -60,30 +60,30 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 pub use error::Error;
-pub use events::{BuildEnded, Events, NoEvents, WorkState};
-pub use functions::Functions;
-pub use handle::Handle;
-pub use options::{Options, Timing};
-pub use picture::{draw, known_images};
+pub use events::{BuildEnded, NoopStewardEvents, StewardEvents, WorkState};
+pub use functions::RegisteredFunctions;
+pub use handle::StewardHandle;
+pub use image_state::{known_images, load_image_state};
+pub use options::{Options, StewardTiming};
 pub use zuul::read_market;
 
-use context::Context;
-use desk::Desk;
-use functions::Directory;
+use context::StewardContext;
+use functions::FunctionDirectory;
+use scheduler::ImageScheduler;
 
 /// How long a steward that ends may take to say so to the store.
-const FAREWELL: Duration = Duration::from_secs(5);
+const DEREGISTER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What a steward works with.
 #[derive(Clone)]
-pub struct Parts {
+pub struct StewardDependencies {
     pub tree: Arc<dyn Tree>,
     /// The configuration in force, and those that follow it.
     pub config: watch::Receiver<Arc<Config>>,
-    pub events: Arc<dyn Events>,
+    pub events: Arc<dyn StewardEvents>,
 }
 
-impl fmt::Debug for Parts {
+impl fmt::Debug for StewardDependencies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Parts")
             .field("tree", &self.tree)
@@ -94,19 +94,19 @@ impl fmt::Debug for Parts {
 #[derive(Debug)]
 pub struct Steward {
     options: Options,
-    parts: Parts,
+    parts: StewardDependencies,
     ready: watch::Sender<bool>,
 }
 
 impl Steward {
-    pub fn new(options: Options, parts: Parts) -> (Self, Handle) {
+    pub fn new(options: Options, parts: StewardDependencies) -> (Self, StewardHandle) {
         let (ready, is_ready) = watch::channel(false);
         let steward = Self {
             options,
             parts,
             ready,
         };
-        (steward, Handle { ready: is_ready })
+        (steward, StewardHandle { ready: is_ready })
     }
 
     /// Works until `shutdown`, or until the store is closed. The store stays open. Jobs under way are left to
@@ -126,15 +126,17 @@ impl Steward {
         component.state = ComponentState::Running;
         component.version = Some(options.version.clone());
         let registration = registry.components().register(&component)?;
-        let directory = Directory::start(options.servers.clone(), options.timing);
-        let ctx = Context::new(registry.clone(), system, directory, options, &parts);
-        let result = Desk::new(ctx, parts.config, ready).run(&shutdown).await;
-        let farewell = async {
+        let directory = FunctionDirectory::start(options.servers.clone(), options.timing);
+        let ctx = StewardContext::new(registry.clone(), system, directory, options, &parts);
+        let result = ImageScheduler::new(ctx, parts.config, ready)
+            .run(&shutdown)
+            .await;
+        let deregister = async {
             registration.end().await;
             registry.locks().settled().await;
         };
         // Without a connection both go with the session.
-        let _ = tokio::time::timeout(FAREWELL, farewell).await;
+        let _ = tokio::time::timeout(DEREGISTER_TIMEOUT, deregister).await;
         result
     }
 }

@@ -17,23 +17,23 @@
 //! whoever asks for the same again joins. What came of them is in the repository's manifests, so that a later question,
 //! also after a restart, finds the answer. The worker needs no store, and uses no credentials but its own.
 
-mod answer;
 mod build;
 pub mod cloud;
 mod delete;
-mod drivers;
+mod driver_cache;
 mod events;
 mod follow;
 mod functions;
+mod handler;
 mod hook;
 mod import;
 mod info;
-mod problem;
 mod provider;
+mod shared_tasks;
+mod task_error;
 mod upload;
 mod upload_delete;
 mod withheld;
-mod works;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -56,23 +56,23 @@ use tokio_util::task::TaskTracker;
 
 use crate::source::{self, LogLimits, Redactor};
 
-pub use events::{Events, NoEvents};
+pub use events::{NoopWorkerEvents, WorkerEvents};
 
-use build::Builds;
-use drivers::Drivers;
-use functions::Functions;
-use upload::Uploads;
-use upload_delete::Removals;
+use build::RunningBuilds;
+use driver_cache::DriverCache;
+use functions::OfferedFunctions;
+use upload::RunningUploads;
+use upload_delete::CloudDeletions;
 use withheld::Withheld;
 
 /// How long builds get to clean up when the worker stops; a little more than a program gets from its source.
 const STOP_GRACE: Duration = Duration::from_secs(50);
 
 /// How long it is known why a build failed that no steward asked for.
-const FAILURES_KEPT: Duration = Duration::from_secs(24 * 60 * 60);
+const FAILURE_RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// How long a predecessor that was killed may take until the system has taken its files away.
-const PREDECESSOR: Duration = Duration::from_secs(5);
+const REPOSITORY_LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -91,7 +91,7 @@ pub struct Options {
     pub logs: LogLimits,
     /// Between two looks for what was left over: downloads that nobody goes on with, deletions that failed, and what
     /// failed uploads have left in clouds.
-    pub tidy_every: Duration,
+    pub cleanup_interval: Duration,
     /// How long a build or an import is not offered after this worker was unable to do it.
     pub unable_pause: Duration,
     /// Between two checks for which builds there is disk space.
@@ -109,7 +109,7 @@ impl Options {
             gearman,
             backoff: ReconnectBackoff::default(),
             logs: LogLimits::default(),
-            tidy_every: Duration::from_secs(60 * 60),
+            cleanup_interval: Duration::from_secs(60 * 60),
             unable_pause: Duration::from_secs(30),
             space_check_every: Duration::from_secs(30),
         }
@@ -118,14 +118,14 @@ impl Options {
 
 /// What a worker works with.
 #[derive(Clone)]
-pub struct Parts {
+pub struct WorkerDependencies {
     /// The configuration in force, and those that follow it.
     pub config: watch::Receiver<Arc<Config>>,
     pub drivers: DriverKinds,
-    pub events: Arc<dyn Events>,
+    pub events: Arc<dyn WorkerEvents>,
 }
 
-impl fmt::Debug for Parts {
+impl fmt::Debug for WorkerDependencies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Parts").finish_non_exhaustive()
     }
@@ -145,19 +145,19 @@ pub enum Error {
 #[derive(Debug)]
 pub struct Worker {
     options: Options,
-    parts: Parts,
-    context: watch::Sender<Option<Weak<Context>>>,
+    parts: WorkerDependencies,
+    context: watch::Sender<Option<Weak<WorkerContext>>>,
 }
 
 /// How others see a running worker. Cloning is cheap.
 #[derive(Debug, Clone)]
-pub struct Handle {
-    context: watch::Receiver<Option<Weak<Context>>>,
+pub struct ImageWorkerHandle {
+    context: watch::Receiver<Option<Weak<WorkerContext>>>,
 }
 
 /// What a worker is doing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Status {
+pub struct ImageWorkerStatus {
     pub builder_id: Box<str>,
     /// Connections to job servers, all of them together.
     pub connections: usize,
@@ -166,12 +166,12 @@ pub struct Status {
     /// Functions that are offered.
     pub functions: Vec<String>,
     /// Images that can be uploaded, by their names.
-    pub held: BTreeMap<ImageName, Held>,
+    pub held: BTreeMap<ImageName, HeldImages>,
 }
 
 /// How much there is of an image.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct HeldImages {
     pub images: usize,
     /// On disk.
     pub bytes: u64,
@@ -179,17 +179,17 @@ pub struct Held {
 
 /// What all jobs share.
 #[derive(Debug)]
-pub(crate) struct Context {
+pub(crate) struct WorkerContext {
     options: Options,
     config: watch::Receiver<Arc<Config>>,
     repository: Repository,
-    drivers: Drivers,
-    events: Arc<dyn Events>,
-    functions: Functions,
+    drivers: DriverCache,
+    events: Arc<dyn WorkerEvents>,
+    functions: OfferedFunctions,
     withheld: Withheld,
-    builds: Builds,
-    uploads: Uploads,
-    removals: Removals,
+    builds: RunningBuilds,
+    uploads: RunningUploads,
+    deletions: CloudDeletions,
     /// Those who follow a log leave room for short questions.
     followers: Semaphore,
     tasks: TaskTracker,
@@ -197,9 +197,9 @@ pub(crate) struct Context {
 }
 
 impl Worker {
-    pub fn new(options: Options, parts: Parts) -> (Self, Handle) {
+    pub fn new(options: Options, parts: WorkerDependencies) -> (Self, ImageWorkerHandle) {
         let context = watch::Sender::new(None);
-        let handle = Handle {
+        let handle = ImageWorkerHandle {
             context: context.subscribe(),
         };
         let worker = Self {
@@ -217,7 +217,7 @@ impl Worker {
             parts,
             context: publish,
         } = self;
-        let Parts {
+        let WorkerDependencies {
             mut config,
             drivers,
             events,
@@ -238,43 +238,43 @@ impl Worker {
             JobWorker::new(gearman)
         });
         let stopping = shutdown.child_token();
-        let context = Arc::new(Context {
-            functions: Functions::new(workers.each_ref().map(JobWorker::handle)),
+        let context = Arc::new(WorkerContext {
+            functions: OfferedFunctions::new(workers.each_ref().map(JobWorker::handle)),
             followers: Semaphore::new(options.info_workers.saturating_sub(2).max(1)),
             options,
             config: config.clone(),
             repository,
-            drivers: Drivers::new(drivers),
+            drivers: DriverCache::new(drivers),
             events,
             withheld: Withheld::default(),
-            builds: Builds::default(),
-            uploads: Uploads::default(),
-            removals: Removals::default(),
+            builds: RunningBuilds::default(),
+            uploads: RunningUploads::default(),
+            deletions: CloudDeletions::default(),
             tasks: TaskTracker::new(),
             stopping: stopping.clone(),
         });
         // However this ends, builds do not go on unnoticed.
         let _stop = stopping.clone().drop_guard();
         context.check_space().await;
-        context.offer_everything();
-        context.forget_failures();
+        context.register_all();
+        context.delete_old_failures();
         publish.send_replace(Some(Arc::downgrade(&context)));
 
         let follow_config = async {
             while config.changed().await.is_ok() {
                 context.repository.set_limits(limits(&context.config()));
-                context.offer_configured();
+                context.register_configured();
                 context.check_space().await;
             }
             std::future::pending::<()>().await;
         };
         // The first time at once.
-        let tidy = async {
-            let mut interval = tokio::time::interval(context.options.tidy_every);
+        let clean_up = async {
+            let mut interval = tokio::time::interval(context.options.cleanup_interval);
             interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
             loop {
                 interval.tick().await;
-                context.tidy().await;
+                context.clean_up().await;
             }
         };
         let watch_space = async {
@@ -287,18 +287,18 @@ impl Worker {
             }
         };
         let work = async {
-            let [build, upload, removal, info] = workers;
+            let [build, upload, deletion, info] = workers;
             tokio::join!(
                 build.run(stopping.clone()),
                 upload.run(stopping.clone()),
-                removal.run(stopping.clone()),
+                deletion.run(stopping.clone()),
                 info.run(stopping.clone()),
             );
         };
         tokio::select! {
             () = work => {}
             () = follow_config => {}
-            () = tidy => {}
+            () = clean_up => {}
             () = watch_space => {}
         }
         // Works outlive the jobs that asked for them.
@@ -321,7 +321,7 @@ async fn open(options: &Options, config: &Config) -> Result<Repository, Error> {
         limits: limits(config),
     };
     let open = tokio::task::spawn_blocking(move || {
-        let repository = open_soon(&open)?;
+        let repository = open_with_retry(&open)?;
         // A killed worker's builds may still be running.
         let interrupted = |image: &&Arc<Manifest>| {
             let failure = image.failure.as_ref();
@@ -331,7 +331,7 @@ async fn open(options: &Options, config: &Config) -> Result<Repository, Error> {
             let base = repository
                 .dir()
                 .join(format!("{}-{}", image.image, image.id));
-            let ended = source::end_leftovers(&base);
+            let ended = source::kill_leftovers(&base);
             if ended > 0 {
                 tracing::warn!(image = %image.image, id = %image.id, ended, "processes of a lost build are ended");
             }
@@ -349,7 +349,7 @@ fn limits(config: &Config) -> DiskLimits {
     }
 }
 
-impl Context {
+impl WorkerContext {
     fn config(&self) -> Arc<Config> {
         self.config.borrow().clone()
     }
@@ -379,16 +379,16 @@ impl Context {
     }
 
     /// Removes what is left over and nobody else looks after.
-    async fn tidy(self: &Arc<Self>) {
+    async fn clean_up(self: &Arc<Self>) {
         let context = Arc::clone(self);
         let on_disk = move || {
             // Whoever was to go on with a download may do so on another host, or never.
-            import::forget_downloads(&context.repository);
+            import::remove_stale_downloads(&context.repository);
             match context.repository.finish_deletions() {
                 Ok(gone) => gone
                     .iter()
                     .filter(|id| context.repository.get(id).is_none())
-                    .for_each(|id| context.withdraw_image(id)),
+                    .for_each(|id| context.unregister_image(id)),
                 Err(error) => {
                     let error = &error as &dyn std::error::Error;
                     tracing::warn!(error, "deletions that failed cannot be tried again now");
@@ -396,20 +396,20 @@ impl Context {
             }
         };
         let _done = self.tasks.spawn_blocking(on_disk).await;
-        upload::abandon_lost(self, |_| true).await;
+        upload::delete_lost_uploads(self, |_| true).await;
     }
 
     /// Removes the notes of failed builds that nobody looks after, some time after their client could have asked.
-    fn forget_failures(self: &Arc<Self>) {
+    fn delete_old_failures(self: &Arc<Self>) {
         let context = Arc::clone(self);
         let old = move || {
             for image in context.repository.images() {
-                let old = now().since(image.since) > FAILURES_KEPT;
+                let old = now().since(image.since) > FAILURE_RETENTION;
                 if image.state != ManifestState::Failed || image.managed.is_some() || !old {
                     continue;
                 }
                 match context.repository.delete(&image.id) {
-                    Ok(()) => context.withdraw_image(&image.id),
+                    Ok(()) => context.unregister_image(&image.id),
                     Err(error) => {
                         let error = &error as &dyn std::error::Error;
                         tracing::warn!(error, id = %image.id, "the note of a failed build stays");
@@ -420,19 +420,19 @@ impl Context {
         self.tasks.spawn_blocking(old);
     }
 
-    fn status(&self) -> Status {
-        Status {
+    fn status(&self) -> ImageWorkerStatus {
+        ImageWorkerStatus {
             builder_id: self.repository.builder_id().into(),
             connections: self.functions.connections(),
             building: self.builds.running(),
             uploading: self.uploads.running(),
             functions: self.functions.names(),
-            held: self.held(),
+            held: self.held_images(),
         }
     }
 
-    fn held(&self) -> BTreeMap<ImageName, Held> {
-        let mut held: BTreeMap<ImageName, Held> = BTreeMap::new();
+    fn held_images(&self) -> BTreeMap<ImageName, HeldImages> {
+        let mut held: BTreeMap<ImageName, HeldImages> = BTreeMap::new();
         let images = self.repository.images();
         let usable =
             |image: &&Arc<Manifest>| image.state == ManifestState::Ready && !image.files.is_empty();
@@ -445,9 +445,9 @@ impl Context {
     }
 }
 
-impl Handle {
+impl ImageWorkerHandle {
     /// None before the worker has begun, and after it has ended.
-    pub fn status(&self) -> Option<Status> {
+    pub fn status(&self) -> Option<ImageWorkerStatus> {
         let context = self.context.borrow().as_ref().and_then(Weak::upgrade)?;
         Some(context.status())
     }
@@ -459,8 +459,8 @@ impl Handle {
 }
 
 /// Blocks. Whoever was killed a moment ago is waited for.
-fn open_soon(options: &nodeyard_image::Options) -> Result<Repository, OpenError> {
-    let deadline = std::time::Instant::now() + PREDECESSOR;
+fn open_with_retry(options: &nodeyard_image::Options) -> Result<Repository, OpenError> {
+    let deadline = std::time::Instant::now() + REPOSITORY_LOCK_TIMEOUT;
     loop {
         match Repository::open(options.clone()) {
             Err(OpenError::InUse { .. }) if std::time::Instant::now() < deadline => {

@@ -49,7 +49,7 @@ pub struct LogState {
 
 /// Takes what a build has to say.
 #[derive(Debug)]
-pub struct Console {
+pub struct BuildConsole {
     file: Option<File>,
     path: PathBuf,
     limits: LogLimits,
@@ -61,7 +61,7 @@ pub struct Console {
     state: watch::Sender<LogState>,
 }
 
-impl Console {
+impl BuildConsole {
     /// The file of a build's log.
     pub fn path(directory: &Path, image: &ImageName, id: &ImageId) -> PathBuf {
         directory.join(format!("{image}-{id}.{EXTENSION}"))
@@ -98,7 +98,7 @@ impl Console {
     }
 
     /// What one without a file has kept.
-    pub(crate) fn kept(mut self) -> String {
+    pub(crate) fn into_text(mut self) -> String {
         let rest = self.redactor.rest();
         self.tail.extend(rest);
         self.trim();
@@ -116,7 +116,7 @@ impl Console {
     }
 
     /// Appends a line of our own.
-    pub async fn say(&mut self, line: &str) {
+    pub async fn write_line(&mut self, line: &str) {
         self.write(format!("{line}\n").as_bytes()).await;
     }
 
@@ -132,9 +132,9 @@ impl Console {
         self.keep(&rest).await;
         self.trim();
         let tail = std::mem::take(&mut self.tail);
-        let left_out = self.beyond - tail.len() as u64;
-        if left_out > 0 {
-            let note = format!("\n[nodeyard: {left_out} bytes are left out here]\n");
+        let omitted = self.beyond - tail.len() as u64;
+        if omitted > 0 {
+            let note = format!("\n[nodeyard: {omitted} bytes are left out here]\n");
             self.append(note.as_bytes()).await;
         }
         self.append(&tail).await;
@@ -182,14 +182,14 @@ impl Console {
     }
 }
 
-impl Drop for Console {
+impl Drop for BuildConsole {
     fn drop(&mut self) {
         self.state.send_modify(|state| state.ended = true);
     }
 }
 
 /// Removes the oldest logs of an image, so that `keep` stay. A log that cannot be removed is left for the next time.
-pub fn prune(directory: &Path, image: &ImageName, keep: u64) -> io::Result<()> {
+pub fn prune_logs(directory: &Path, image: &ImageName, keep: u64) -> io::Result<()> {
     let mut logs: Vec<(SystemTime, PathBuf)> = Vec::new();
     for entry in std::fs::read_dir(directory)? {
         let entry = entry?;
@@ -227,7 +227,7 @@ mod tests {
     async fn log(limits: LogLimits, pieces: &[&str]) -> (String, LogState) {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("deep/down/a-1.log");
-        let mut console = Console::open(path.clone(), limits, Redactor::new(["geheim"]))
+        let mut console = BuildConsole::open(path.clone(), limits, Redactor::new(["geheim"]))
             .await
             .unwrap();
         let state = console.state();
@@ -274,7 +274,7 @@ mod tests {
             let time = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(age as u64);
             file.set_modified(time).unwrap();
         }
-        prune(directory.path(), &"ubuntu".parse().unwrap(), 1).unwrap();
+        prune_logs(directory.path(), &"ubuntu".parse().unwrap(), 1).unwrap();
         let left: Vec<&String> = names
             .iter()
             .filter(|name| directory.path().join(name).exists())

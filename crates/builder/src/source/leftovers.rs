@@ -6,12 +6,12 @@
 use std::path::Path;
 
 /// The variable with the path of a build's files, without extension.
-pub(super) const OUTPUT: &str = "NODEYARD_OUTPUT";
+pub(super) const OUTPUT_VARIABLE: &str = "NODEYARD_OUTPUT";
 
 /// Kills the processes of the build whose files are at `base`, and says how many there were.
-pub fn end_leftovers(base: &Path) -> usize {
+pub fn kill_leftovers(base: &Path) -> usize {
     #[cfg(target_os = "linux")]
-    let ended = linux::end_marked(base);
+    let ended = linux::kill_marked(base);
     #[cfg(not(target_os = "linux"))]
     let ended = 0;
     ended
@@ -25,8 +25,8 @@ mod linux {
 
     use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal};
 
-    pub(super) fn end_marked(base: &Path) -> usize {
-        let mut mark = format!("{}=", super::OUTPUT).into_bytes();
+    pub(super) fn kill_marked(base: &Path) -> usize {
+        let mut mark = format!("{}=", super::OUTPUT_VARIABLE).into_bytes();
         mark.extend_from_slice(base.as_os_str().as_bytes());
         let Ok(processes) = std::fs::read_dir("/proc") else {
             return 0;

@@ -27,29 +27,29 @@ use tokio::process::Child;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::leftovers::{OUTPUT, end_leftovers};
-use super::progress::{Meter, Scale, Unknown};
-use super::sudo::{self, To};
-use super::{BuildOrder, Console, SourceError};
+use super::leftovers::{OUTPUT_VARIABLE, kill_leftovers};
+use super::progress::{NoProgress, ProgressReader, ProgressScale};
+use super::sudo::{self, SignalTarget};
+use super::{BuildConsole, BuildOrder, SourceError};
 
 #[cfg(test)]
 mod tests;
 
 /// How long a program may take to end when it is told to, before everything it started is told too.
-const GRACE_ALONE: Duration = Duration::from_secs(30);
+const PROGRAM_GRACE: Duration = Duration::from_secs(30);
 
 /// How long all of it may take then, before it is killed.
-const GRACE_TOGETHER: Duration = Duration::from_secs(10);
+const GROUP_GRACE: Duration = Duration::from_secs(10);
 
 /// How long output is read for after the program has ended.
-const DRAIN: Duration = Duration::from_secs(3);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// How long sudo may take for a signal.
-const SUDO: Duration = Duration::from_secs(5);
+const SUDO_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long what was killed may take to be gone, and how often that is looked for.
-const DYING: Duration = Duration::from_secs(5);
-const LOOK: Duration = Duration::from_millis(20);
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
+const KILL_POLL: Duration = Duration::from_millis(20);
 
 const CHUNK: usize = 64 << 10;
 
@@ -79,7 +79,7 @@ impl Program {
             name: name.into(),
             arguments: Vec::new(),
             environment: Vec::new(),
-            grace: (GRACE_ALONE, GRACE_TOGETHER),
+            grace: (PROGRAM_GRACE, GROUP_GRACE),
             mark: None,
         }
     }
@@ -101,7 +101,7 @@ impl Program {
 
     /// Marks the program and what it starts as those of a build.
     pub(super) fn marked(mut self, order: &BuildOrder) -> Self {
-        self.env(OUTPUT, &order.base);
+        self.env(OUTPUT_VARIABLE, &order.base);
         self.mark = Some(order.base.clone());
         self
     }
@@ -141,17 +141,17 @@ impl Program {
 /// Runs a program to its end, without a scale of its progress.
 pub(crate) async fn run_plain(
     program: Program,
-    console: &mut Console,
+    console: &mut BuildConsole,
     stop: &CancellationToken,
 ) -> Result<(), SourceError> {
-    run(program, console, Meter::new(Unknown), stop).await
+    run(program, console, ProgressReader::new(NoProgress), stop).await
 }
 
 /// Runs a program to its end.
-pub(super) async fn run<S: Scale>(
+pub(super) async fn run<S: ProgressScale>(
     program: Program,
-    console: &mut Console,
-    mut meter: Meter<S>,
+    console: &mut BuildConsole,
+    mut progress_reader: ProgressReader<S>,
     stop: &CancellationToken,
 ) -> Result<(), SourceError> {
     let start = |source| SourceError::Start {
@@ -160,33 +160,33 @@ pub(super) async fn run<S: Scale>(
     };
     let (reader, writer) = io::pipe().map_err(start)?;
     let child = program.spawn(writer).map_err(start)?;
-    let mut group = Group::of(child, program.mark.clone());
+    let mut group = ProgramGroup::of(child, program.mark.clone());
     let mut reader = pipe::Receiver::from_owned_fd(reader.into()).map_err(start)?;
     let mut buffer = vec![0; CHUNK];
     let mut open = true;
-    let mut patience: Option<Patience> = None;
+    let mut stop_deadline: Option<StopDeadline> = None;
     let status = loop {
-        let out_of_patience = async {
-            match &patience {
-                Some(patience) => sleep_until(patience.until).await,
+        let deadline_passed = async {
+            match &stop_deadline {
+                Some(stop_deadline) => sleep_until(stop_deadline.until).await,
                 None => std::future::pending().await,
             }
         };
         tokio::select! {
             status = group.child.wait() => break Some(status),
             read = reader.read(&mut buffer), if open => {
-                open = show(read, &buffer, console, &mut meter).await;
+                open = process_output(read, &buffer, console, &mut progress_reader).await;
             }
-            () = stop.cancelled(), if patience.is_none() => {
-                patience = Some(Patience::new(&program, false));
-                group.tell_program().await;
+            () = stop.cancelled(), if stop_deadline.is_none() => {
+                stop_deadline = Some(StopDeadline::new(&program, false));
+                group.signal_program().await;
             }
-            () = out_of_patience => {
-                if patience.is_some_and(|patience| patience.all_told) {
+            () = deadline_passed => {
+                if stop_deadline.is_some_and(|stop_deadline| stop_deadline.group_signalled) {
                     group.signal(Signal::KILL).await;
-                    break timeout(DYING, group.child.wait()).await.ok();
+                    break timeout(KILL_TIMEOUT, group.child.wait()).await.ok();
                 }
-                patience = Some(Patience::new(&program, true));
+                stop_deadline = Some(StopDeadline::new(&program, true));
                 group.signal(Signal::TERM).await;
             }
         }
@@ -194,58 +194,65 @@ pub(super) async fn run<S: Scale>(
     let left = group.end().await;
     if open {
         let drain = async {
-            while show(reader.read(&mut buffer).await, &buffer, console, &mut meter).await {}
+            while process_output(
+                reader.read(&mut buffer).await,
+                &buffer,
+                console,
+                &mut progress_reader,
+            )
+            .await
+            {}
         };
         // Whoever still holds the pipe has escaped us; its output is not waited for.
-        let _ = timeout(DRAIN, drain).await;
+        let _ = timeout(DRAIN_TIMEOUT, drain).await;
     }
     let left = (!left.is_empty()).then(|| SourceError::StillRuns {
         processes: left.join(", ").into(),
     });
     if let Some(left) = &left {
         tracing::warn!(program = %program.name, "a build has ended, but {left}");
-        console.say(&format!("[nodeyard: {left}]")).await;
+        console.write_line(&format!("[nodeyard: {left}]")).await;
     }
     let status = match status {
-        Some(status) if patience.is_none() => status.map_err(start)?,
+        Some(status) if stop_deadline.is_none() => status.map_err(start)?,
         _ => return Err(left.unwrap_or(SourceError::Stopped)),
     };
     console
-        .say(&format!("Exit code: {}", exit_code(status)))
+        .write_line(&format!("Exit code: {}", exit_code(status)))
         .await;
-    verdict(&program.name, status)
+    exit_result(&program.name, status)
 }
 
 /// How long a stopped program is waited for.
 #[derive(Debug, Clone, Copy)]
-struct Patience {
+struct StopDeadline {
     until: Instant,
     /// Not only the program was told to end.
-    all_told: bool,
+    group_signalled: bool,
 }
 
-impl Patience {
-    fn new(program: &Program, all_told: bool) -> Self {
+impl StopDeadline {
+    fn new(program: &Program, group_signalled: bool) -> Self {
         let (alone, together) = program.grace;
         Self {
-            until: Instant::now() + if all_told { together } else { alone },
-            all_told,
+            until: Instant::now() + if group_signalled { together } else { alone },
+            group_signalled,
         }
     }
 }
 
 /// False when nothing follows.
-async fn show<S: Scale>(
+async fn process_output<S: ProgressScale>(
     read: io::Result<usize>,
     buffer: &[u8],
-    console: &mut Console,
-    meter: &mut Meter<S>,
+    console: &mut BuildConsole,
+    progress_reader: &mut ProgressReader<S>,
 ) -> bool {
     let output = match read {
         Ok(length) => buffer.get(..length).unwrap_or_default(),
         Err(_) => &[],
     };
-    if let Some((done, all)) = meter.read(output) {
+    if let Some((done, all)) = progress_reader.read(output) {
         console.progress(done, all);
     }
     console.write(output).await;
@@ -258,7 +265,7 @@ fn exit_code(status: ExitStatus) -> i32 {
     status.code().or(signal).unwrap_or_default()
 }
 
-fn verdict(program: &str, status: ExitStatus) -> Result<(), SourceError> {
+fn exit_result(program: &str, status: ExitStatus) -> Result<(), SourceError> {
     let program = program.into();
     match (status.code(), status.signal()) {
         (Some(0), _) => Ok(()),
@@ -272,14 +279,14 @@ fn verdict(program: &str, status: ExitStatus) -> Result<(), SourceError> {
 
 /// A program and everything it started. Ends with this value.
 #[derive(Debug)]
-struct Group {
+struct ProgramGroup {
     child: Child,
     id: Option<Pid>,
     mark: Option<PathBuf>,
     ended: bool,
 }
 
-impl Group {
+impl ProgramGroup {
     fn of(child: Child, mark: Option<PathBuf>) -> Self {
         let id = child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
         Self {
@@ -290,32 +297,32 @@ impl Group {
         }
     }
 
-    async fn tell_program(&self) {
+    async fn signal_program(&self) {
         let Some(id) = self.id else { return };
         // It has not been waited for, so its number is still its own.
         if kill_process(id, Signal::TERM) == Err(Errno::PERM) {
-            by_sudo(To::Process(id), Signal::TERM).await;
+            signal_with_sudo(SignalTarget::Process(id), Signal::TERM).await;
         }
     }
 
     /// Signals the whole group; false if some of it cannot be.
     async fn signal(&self, signal: Signal) -> bool {
         let Some(id) = self.id else { return true };
-        let foreign = !self.foreign().await.is_empty();
+        let has_foreign = !self.foreign_processes().await.is_empty();
         // That reaches all of it, and nobody is told twice.
-        if foreign && by_sudo(To::Group(id), signal).await {
+        if has_foreign && signal_with_sudo(SignalTarget::Group(id), signal).await {
             return true;
         }
         // It may have ended by itself.
         let _ = kill_process_group(id, signal);
-        !foreign
+        !has_foreign
     }
 
     /// Those of the group that are not ours to signal.
-    async fn foreign(&self) -> Vec<String> {
+    async fn foreign_processes(&self) -> Vec<String> {
         let Some(id) = self.id else { return Vec::new() };
-        let foreign = tokio::task::spawn_blocking(move || sudo::foreign(id));
-        foreign.await.unwrap_or_default()
+        let foreign_processes = tokio::task::spawn_blocking(move || sudo::foreign_processes(id));
+        foreign_processes.await.unwrap_or_default()
     }
 
     /// After the program: ends what it has left, and returns what runs on.
@@ -323,35 +330,35 @@ impl Group {
         self.ended = true;
         let reached = self.signal(Signal::KILL).await;
         if let Some(mark) = self.mark.clone() {
-            let _ = tokio::task::spawn_blocking(move || end_leftovers(&mark)).await;
+            let _ = tokio::task::spawn_blocking(move || kill_leftovers(&mark)).await;
         }
-        let until = Instant::now() + DYING;
+        let until = Instant::now() + KILL_TIMEOUT;
         loop {
-            let left = self.foreign().await;
+            let left = self.foreign_processes().await;
             if left.is_empty() || !reached || Instant::now() >= until {
                 return left;
             }
-            sleep(LOOK).await;
+            sleep(KILL_POLL).await;
         }
     }
 }
 
-async fn by_sudo(to: To, signal: Signal) -> bool {
+async fn signal_with_sudo(to: SignalTarget, signal: Signal) -> bool {
     let sent = tokio::task::spawn_blocking(move || sudo::signal(to, signal));
-    matches!(timeout(SUDO, sent).await, Ok(Ok(true)))
+    matches!(timeout(SUDO_TIMEOUT, sent).await, Ok(Ok(true)))
 }
 
-impl Drop for Group {
+impl Drop for ProgramGroup {
     fn drop(&mut self) {
         if self.ended {
             return;
         }
         if let Some(id) = self.id {
             let _ = kill_process_group(id, Signal::KILL);
-            if !sudo::foreign(id).is_empty() {
-                std::thread::spawn(move || sudo::signal(To::Group(id), Signal::KILL));
+            if !sudo::foreign_processes(id).is_empty() {
+                std::thread::spawn(move || sudo::signal(SignalTarget::Group(id), Signal::KILL));
             }
         }
-        self.mark.as_deref().map(end_leftovers);
+        self.mark.as_deref().map(kill_leftovers);
     }
 }

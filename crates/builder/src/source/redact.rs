@@ -9,7 +9,7 @@ use std::fmt;
 const MASK: &[u8] = b"********";
 
 /// Shorter values occur in every text.
-const SHORTEST: usize = 4;
+const MIN_SECRET_LENGTH: usize = 4;
 
 /// Masks the secrets in a text that comes in pieces, also those that lie across two of them.
 #[derive(Default)]
@@ -29,7 +29,7 @@ impl Redactor {
     pub fn new<'s>(secrets: impl IntoIterator<Item = &'s str>) -> Self {
         let mut secrets: Vec<Box<[u8]>> = secrets
             .into_iter()
-            .filter(|secret| secret.len() >= SHORTEST)
+            .filter(|secret| secret.len() >= MIN_SECRET_LENGTH)
             .map(|secret| secret.as_bytes().into())
             .collect();
         // One that contains another is looked for first.

@@ -11,16 +11,16 @@ use rustix::process::{Pid, Signal};
 
 /// Whom a signal is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum To {
+pub(super) enum SignalTarget {
     Process(Pid),
     Group(Pid),
 }
 
 /// Has sudo signal somebody, and says whether that was possible. Blocks.
-pub(super) fn signal(to: To, signal: Signal) -> bool {
+pub(super) fn signal(to: SignalTarget, signal: Signal) -> bool {
     let to = match to {
-        To::Process(id) => id.as_raw_nonzero().to_string(),
-        To::Group(id) => format!("-{}", id.as_raw_nonzero()),
+        SignalTarget::Process(id) => id.as_raw_nonzero().to_string(),
+        SignalTarget::Group(id) => format!("-{}", id.as_raw_nonzero()),
     };
     let sent = Command::new("sudo")
         .args(["-n", "kill", &format!("-{}", signal.as_raw()), "--", &to])
@@ -40,15 +40,15 @@ pub(super) fn signal(to: To, signal: Signal) -> bool {
 }
 
 /// The processes of a group that we may not signal: their numbers and names.
-pub(super) fn foreign(group: Pid) -> Vec<String> {
+pub(super) fn foreign_processes(group: Pid) -> Vec<String> {
     #[cfg(target_os = "linux")]
-    let foreign = linux::foreign(group);
+    let foreign_processes = linux::foreign_processes(group);
     #[cfg(not(target_os = "linux"))]
-    let foreign = {
+    let foreign_processes = {
         let _ = group;
         Vec::new()
     };
-    foreign
+    foreign_processes
 }
 
 #[cfg(target_os = "linux")]
@@ -56,7 +56,7 @@ mod linux {
     use rustix::io::Errno;
     use rustix::process::{Pid, geteuid, test_kill_process};
 
-    pub(super) fn foreign(group: Pid) -> Vec<String> {
+    pub(super) fn foreign_processes(group: Pid) -> Vec<String> {
         if geteuid().is_root() {
             return Vec::new();
         }

@@ -11,43 +11,43 @@ use nodeyard_store::registry::Registry;
 use tokio::sync::{Semaphore, watch};
 use uuid::Uuid;
 
-use super::events::Events;
-use super::functions::{Directory, Functions};
-use super::notes::Notes;
-use super::options::{Options, Timing};
-use super::zuul::Zuuls;
-use super::{Parts, picture};
+use super::events::StewardEvents;
+use super::functions::{FunctionDirectory, RegisteredFunctions};
+use super::notes::ImageNotes;
+use super::options::{Options, StewardTiming};
+use super::zuul::ZuulSources;
+use super::{StewardDependencies, image_state};
 
 /// Cloning is cheap.
 #[derive(Debug, Clone)]
-pub(super) struct Context {
+pub(super) struct StewardContext {
     pub(super) registry: Registry,
     config: watch::Receiver<Arc<Config>>,
-    pub(super) directory: Directory,
+    pub(super) directory: FunctionDirectory,
     pub(super) system: Arc<str>,
     pub(super) hostname: Arc<str>,
     /// The name under which this steward reports to launchers.
     pub(super) name: Arc<str>,
     pub(super) cleans: bool,
-    pub(super) timing: Timing,
+    pub(super) timing: StewardTiming,
     pub(super) pace: Pace,
-    pub(super) events: Arc<dyn Events>,
-    pub(super) zuuls: Arc<Zuuls>,
+    pub(super) events: Arc<dyn StewardEvents>,
+    pub(super) zuul_sources: Arc<ZuulSources>,
     /// Most uploads at once.
     pub(super) uploads: Arc<Semaphore>,
 }
 
 /// What a piece of work came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Came {
+pub(super) enum WorkOutcome {
     /// Something was done, or failed and has been noted.
-    Through,
+    Done,
     /// Somebody else has the lock, or there is nothing to do any more.
-    ToNothing,
+    Skipped,
 }
 
 /// What failed, for the notes.
-pub(super) struct Trouble {
+pub(super) struct WorkFailure {
     pub(super) subject: Subject,
     pub(super) build: BuildId,
     pub(super) order: i64,
@@ -57,13 +57,13 @@ pub(super) struct Trouble {
     pub(super) counts: bool,
 }
 
-impl Context {
+impl StewardContext {
     pub(super) fn new(
         registry: Registry,
         system: Box<str>,
-        directory: Directory,
+        directory: FunctionDirectory,
         options: Options,
-        parts: &Parts,
+        parts: &StewardDependencies,
     ) -> Self {
         Self {
             registry,
@@ -76,7 +76,7 @@ impl Context {
             timing: options.timing,
             pace: options.pace,
             events: Arc::clone(&parts.events),
-            zuuls: Arc::default(),
+            zuul_sources: Arc::default(),
             uploads: Arc::new(Semaphore::new(options.uploads)),
         }
     }
@@ -90,8 +90,12 @@ impl Context {
         self.config.borrow().images.get(image.as_str()).cloned()
     }
 
-    pub(super) async fn draw(&self, image: &ImageName, functions: &Functions) -> Result<Picture> {
-        picture::draw(&self.registry, &self.config(), functions, image).await
+    pub(super) async fn load_image_state(
+        &self,
+        image: &ImageName,
+        functions: &RegisteredFunctions,
+    ) -> Result<Picture> {
+        image_state::load_image_state(&self.registry, &self.config(), functions, image).await
     }
 
     pub(super) fn decide(&self, picture: &Picture) -> Plan {
@@ -106,22 +110,26 @@ impl Context {
         action: &Action,
         unlock: impl FnOnce(&mut Picture),
     ) -> Result<Option<Picture>> {
-        let functions = self.directory.fresh().await;
-        let mut picture = self.draw(image, &functions).await?;
+        let functions = self.directory.refresh().await;
+        let mut picture = self.load_image_state(image, &functions).await?;
         unlock(&mut picture);
         let plan = self.decide(&picture);
         Ok(plan.actions.contains(action).then_some(picture))
     }
 
     /// Remembers a failure, so that it is not repeated at once.
-    pub(super) async fn failed(&self, image: &ImageName, trouble: Trouble) -> Result<()> {
-        let Trouble {
+    pub(super) async fn record_failure(
+        &self,
+        image: &ImageName,
+        work_failure: WorkFailure,
+    ) -> Result<()> {
+        let WorkFailure {
             subject,
             build,
             order,
             reason,
             counts,
-        } = trouble;
+        } = work_failure;
         if counts {
             tracing::warn!(%image, %build, ?subject, reason, "image work failed");
         } else {
@@ -140,19 +148,19 @@ impl Context {
             order,
             reason,
         };
-        Notes::change(&**self.registry.tree(), image, |notes| {
+        ImageNotes::change(&**self.registry.tree(), image, |notes| {
             let last = notes.setbacks.get(&subject);
             let anew = request.is_some_and(|request| {
                 last.is_some_and(|last| last.order < request.czxid && request.czxid < order)
             });
-            notes.fail(subject.clone(), latest.clone(), anew);
+            notes.record_failure(subject.clone(), latest.clone(), anew);
         })
         .await
     }
 
     /// Forgets failures of what has worked by now.
-    pub(super) async fn worked(&self, image: &ImageName, subject: &Subject) -> Result<()> {
-        Notes::change(&**self.registry.tree(), image, |notes| {
+    pub(super) async fn clear_failures(&self, image: &ImageName, subject: &Subject) -> Result<()> {
+        ImageNotes::change(&**self.registry.tree(), image, |notes| {
             notes.setbacks.remove(subject);
         })
         .await

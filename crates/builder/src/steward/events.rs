@@ -8,7 +8,7 @@ use nodeyard_model::{ImageName, ProviderName};
 use crate::jobs::FormatInfo;
 
 /// Is told what happens. All methods are called in the middle of work, so they must be quick.
-pub trait Events: fmt::Debug + Send + Sync {
+pub trait StewardEvents: fmt::Debug + Send + Sync {
     /// A build ended that this steward has waited for.
     fn built(&self, _build: &BuildEnded<'_>) {}
 
@@ -52,6 +52,6 @@ pub enum WorkState {
 
 /// Nobody wants to know.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct NoEvents;
+pub struct NoopStewardEvents;
 
-impl Events for NoEvents {}
+impl StewardEvents for NoopStewardEvents {}

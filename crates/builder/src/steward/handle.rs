@@ -4,11 +4,11 @@ use tokio::sync::watch;
 
 /// Cloning is cheap.
 #[derive(Debug, Clone)]
-pub struct Handle {
+pub struct StewardHandle {
     pub(super) ready: watch::Receiver<bool>,
 }
 
-impl Handle {
+impl StewardHandle {
     /// True after the first look at everything.
     pub fn is_ready(&self) -> bool {
         *self.ready.borrow()

@@ -16,13 +16,13 @@ use serde::{Deserialize, Serialize};
 use crate::jobs::Provenance;
 
 /// How long a build that was given up can be taken over.
-const LOST_FOR: Duration = Duration::from_secs(24 * 60 * 60);
+const LOST_RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// How often in a row an attempt may come to nothing without being a failure.
 const MAX_UNCOUNTED: u32 = 5;
 
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Notes {
+pub struct ImageNotes {
     /// What failed lately, how often and why.
     pub setbacks: BTreeMap<Subject, Setback>,
     pub builds: BTreeMap<BuildId, BuildNotes>,
@@ -50,7 +50,7 @@ pub struct BuildNotes {
 
 /// As it is stored: keys of a JSON object are texts, and a subject is more than that.
 #[derive(Default, Serialize, Deserialize)]
-struct Stored {
+struct StoredNotes {
     #[serde(default)]
     setbacks: Vec<(Subject, Setback)>,
     #[serde(default)]
@@ -61,7 +61,7 @@ struct Stored {
     lost: BTreeMap<BuildId, Timestamp>,
 }
 
-impl Notes {
+impl ImageNotes {
     pub async fn read(tree: &dyn Tree, image: &ImageName) -> Result<Self> {
         let path = TreePath::new(layout::image_status(image))?;
         let record = ext::get_opt(tree, &path).await?;
@@ -112,7 +112,7 @@ impl Notes {
 
     /// Records a failure; `latest` says by its numbers whether it counts. Too many in a row that do not count are one that
     /// does.
-    pub(super) fn fail(&mut self, subject: Subject, latest: Setback, counts_anew: bool) {
+    pub(super) fn record_failure(&mut self, subject: Subject, latest: Setback, counts_anew: bool) {
         let last = self.setbacks.get(&subject);
         let failures = last.map_or(0, |last| last.failures);
         let failures = if counts_anew { 0 } else { failures };
@@ -132,8 +132,8 @@ impl Notes {
     }
 
     /// Remembers a build that was given up, and forgets those of long ago.
-    pub(super) fn lose(&mut self, build: BuildId, now: Timestamp) {
-        self.lost.retain(|_, at| now.since(*at) < LOST_FOR);
+    pub(super) fn add_lost(&mut self, build: BuildId, now: Timestamp) {
+        self.lost.retain(|_, at| now.since(*at) < LOST_RETENTION);
         self.lost.insert(build, now);
     }
 
@@ -166,10 +166,10 @@ impl Notes {
         if record.data.is_empty() {
             return Self::default();
         }
-        let stored: Stored = serde_json::from_slice(&record.data).unwrap_or_else(|error| {
+        let stored: StoredNotes = serde_json::from_slice(&record.data).unwrap_or_else(|error| {
             let error = &error as &dyn std::error::Error;
             tracing::warn!(%path, error, "malformed notes are passed over");
-            Stored::default()
+            StoredNotes::default()
         });
         Self {
             setbacks: stored.setbacks.into_iter().collect(),
@@ -181,7 +181,7 @@ impl Notes {
 
     fn to_json(&self) -> Bytes {
         let setbacks = self.setbacks.iter();
-        let stored = Stored {
+        let stored = StoredNotes {
             setbacks: setbacks.map(|(s, b)| (s.clone(), b.clone())).collect(),
             builds: self.builds.clone(),
             durations: self.durations.clone(),

@@ -20,15 +20,15 @@ pub struct Options {
     pub uploads: usize,
     /// Whether what is no longer needed is removed. Otherwise that is left to other stewards.
     pub cleans: bool,
-    pub timing: Timing,
+    pub timing: StewardTiming,
     pub pace: Pace,
 }
 
 /// How long to wait where no event can be waited for, and how often to look without one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Timing {
+pub struct StewardTiming {
     /// Between two looks at all images, and for images on workers that have no record.
-    pub pass: Duration,
+    pub full_scan: Duration,
     /// Between two questions of who answers what.
     pub poll: Duration,
     /// The same while something waits for a worker.
@@ -36,41 +36,41 @@ pub struct Timing {
     /// Between two removals of unused functions from job servers.
     pub drop_functions: Duration,
     /// How long a job server may take to answer.
-    pub answer: Duration,
+    pub server_timeout: Duration,
     /// How long a worker may take for `image-info` and for deleting files.
-    pub call: Duration,
+    pub call_timeout: Duration,
     /// How long a worker may take to delete an image from a cloud.
-    pub cloud_call: Duration,
+    pub cloud_call_timeout: Duration,
     /// How long Zuul may take for one answer.
-    pub zuul_answer: Duration,
+    pub zuul_timeout: Duration,
     /// Between two questions of what became of a job whose answer was lost.
-    pub inquiry: Duration,
+    pub recovery_poll: Duration,
     /// How long nobody may know of such a job, while job servers answer, before it is given up.
-    pub patience: Duration,
+    pub lost_after: Duration,
     /// How long a job may say nothing before its worker is asked whether it still works on it.
-    pub quiet: Duration,
+    pub status_check_after: Duration,
     /// How long a worker may not answer that before the job is asked after as if its answer was lost.
-    pub silence: Duration,
+    pub silence_timeout: Duration,
     /// Before something that met an unexpected error of the store is tried again.
-    pub retry: Duration,
+    pub retry_pause: Duration,
 }
 
-impl Default for Timing {
+impl Default for StewardTiming {
     fn default() -> Self {
         Self {
-            pass: Duration::from_secs(60),
+            full_scan: Duration::from_secs(60),
             poll: Duration::from_secs(30),
             eager_poll: Duration::from_secs(2),
             drop_functions: Duration::from_secs(600),
-            answer: Duration::from_secs(10),
-            call: Duration::from_secs(60),
-            cloud_call: CLOUD_DELETION + Duration::from_secs(30),
-            zuul_answer: Duration::from_secs(120),
-            inquiry: Duration::from_secs(5),
-            patience: Duration::from_secs(120),
-            quiet: Duration::from_secs(300),
-            silence: Duration::from_secs(3600),
-            retry: Duration::from_secs(5),
+            server_timeout: Duration::from_secs(10),
+            call_timeout: Duration::from_secs(60),
+            cloud_call_timeout: CLOUD_DELETION + Duration::from_secs(30),
+            zuul_timeout: Duration::from_secs(120),
+            recovery_poll: Duration::from_secs(5),
+            lost_after: Duration::from_secs(120),
+            status_check_after: Duration::from_secs(300),
+            silence_timeout: Duration::from_secs(3600),
+            retry_pause: Duration::from_secs(5),
         }
     }
 }

@@ -14,37 +14,37 @@ use nodeyard_model::{BuildId, BuildKey, BuildState, ImageBuild, ImageName, Times
 use nodeyard_plan::images::{Origin, Picture};
 use nodeyard_store::Result;
 
-use super::calls::Answer;
-use super::claim::Claim;
-use super::context::{Context, now};
-use super::notes::Notes;
-use super::picture;
+use super::calls::CallOutcome;
+use super::context::{StewardContext, now};
+use super::image_state;
+use super::notes::ImageNotes;
+use super::renewable_lock::RenewableLock;
 use crate::jobs::{DeleteJob, Function, ImageInfo, LocalState};
 
 /// What was without a record at the last look.
 #[derive(Debug, Default)]
-pub(super) struct Sightings(BTreeSet<BuildId>);
+pub(super) struct OrphanCandidates(BTreeSet<BuildId>);
 
-impl Context {
+impl StewardContext {
     /// The images to clear, and what to compare the next look with.
     pub(super) async fn find_orphans(
         &self,
-        before: &Sightings,
-    ) -> Result<(Vec<BuildId>, Sightings)> {
+        before: &OrphanCandidates,
+    ) -> Result<(Vec<BuildId>, OrphanCandidates)> {
         let unrecorded = self.unrecorded().await?;
         let twice = unrecorded.intersection(&before.0).copied().collect();
-        Ok((twice, Sightings(unrecorded)))
+        Ok((twice, OrphanCandidates(unrecorded)))
     }
 
     async fn unrecorded(&self) -> Result<BTreeSet<BuildId>> {
-        let functions = self.directory.fresh().await;
+        let functions = self.directory.refresh().await;
         let held = functions.images();
         let held: BTreeSet<BuildId> = held.into_iter().filter_map(ImageId::build).collect();
         if held.is_empty() {
             return Ok(held);
         }
         self.registry.tree().sync().await?;
-        let recorded = picture::recorded_builds(&self.registry).await?;
+        let recorded = image_state::recorded_builds(&self.registry).await?;
         Ok(held.difference(&recorded).copied().collect())
     }
 
@@ -59,20 +59,20 @@ impl Context {
 
     /// Takes over an image without a record if it is a lost build that is of use. Otherwise removes it, unless that is left to
     /// other stewards.
-    pub(super) async fn settle_orphan(&self, build: BuildId) -> Result<()> {
+    pub(super) async fn handle_orphan(&self, build: BuildId) -> Result<()> {
         let Some(info) = self.orphan(build).await? else {
             return Ok(());
         };
         if self.is_lost(&info.image, build).await? {
             let lock = self.registry.images().building_lock(&info.image)?;
-            let claim = Claim::attempt(lock).await?;
-            let functions = self.directory.fresh().await;
-            let mut picture = self.draw(&info.image, &functions).await?;
-            match claim {
-                Some(claim) => {
+            let lock = RenewableLock::try_acquire(lock).await?;
+            let functions = self.directory.refresh().await;
+            let mut picture = self.load_image_state(&info.image, &functions).await?;
+            match lock {
+                Some(lock) => {
                     picture.building = false;
                     let adopted = self.adopt(&picture, &info, build).await;
-                    claim.release().await?;
+                    lock.release().await?;
                     if adopted? {
                         return Ok(());
                     }
@@ -83,19 +83,19 @@ impl Context {
             }
         }
         if self.cleans {
-            self.clear_orphan(&info, build).await;
+            self.delete_orphan(&info, build).await;
         }
         Ok(())
     }
 
     async fn is_lost(&self, image: &ImageName, build: BuildId) -> Result<bool> {
-        let notes = Notes::read(&**self.registry.tree(), image).await?;
+        let notes = ImageNotes::read(&**self.registry.tree(), image).await?;
         Ok(notes.lost.contains_key(&build))
     }
 
     /// Takes over a lost build in place of one that is about to begin. The caller has the lock of the image, and `picture` does
     /// not show it.
-    pub(super) async fn adopt_any(&self, picture: &Picture) -> Result<bool> {
+    pub(super) async fn adopt_lost_build(&self, picture: &Picture) -> Result<bool> {
         for build in self.unrecorded().await? {
             if self.is_lost(&picture.image, build).await?
                 && let Some(info) = self.orphan(build).await?
@@ -119,24 +119,24 @@ impl Context {
         let key = key_of(info, build);
         self.registry.images().create_build(&key, &record).await?;
         tracing::info!(image = %info.image, %build, state = ?info.state, "took over a lost build");
-        Notes::change(&**self.registry.tree(), &info.image, |notes| {
+        ImageNotes::change(&**self.registry.tree(), &info.image, |notes| {
             notes.lost.remove(&build);
         })
         .await?;
         Ok(true)
     }
 
-    async fn clear_orphan(&self, info: &ImageInfo, build: BuildId) {
+    async fn delete_orphan(&self, info: &ImageInfo, build: BuildId) {
         let image: &ImageName = &info.image;
         if info.state == LocalState::Building {
             let function = Function::Cancel(ImageId::from(build));
             // Its files go with the next look.
-            match self.call(&function, &(), self.timing.call).await {
-                Answer::Done(_) => {
+            match self.call(&function, &(), self.timing.call_timeout).await {
+                CallOutcome::Done(_) => {
                     tracing::info!(%image, %build, "cancelled a build without a record");
                 }
-                answer => {
-                    tracing::warn!(%image, %build, ?answer, "failed to cancel a build without a record");
+                outcome => {
+                    tracing::warn!(%image, %build, ?outcome, "failed to cancel a build without a record");
                 }
             }
             return;

@@ -10,7 +10,7 @@ use nodeyard_plan::canary::CanaryPolicy;
 use nodeyard_plan::images::{ImagePolicy, Imports, Origin, Takes};
 
 /// What a cloud takes if nothing says otherwise. A worker that knows better converts.
-const USUAL_FORMAT: &str = "qcow2";
+const DEFAULT_FORMAT: &str = "qcow2";
 
 pub(super) fn image(config: &Config, name: &ImageName) -> Option<ImagePolicy> {
     let image = config.images.get(name.as_str())?;
@@ -52,7 +52,7 @@ fn formats(config: &Config, image: &ImageDefinition) -> BTreeSet<Box<str>> {
     let mut formats = set(&image.formats);
     let takers = config.providers_of_image(&image.name);
     for provider in takers.filter(|provider| provider.manages_images()) {
-        formats.insert(provider.image_format().unwrap_or(USUAL_FORMAT).into());
+        formats.insert(provider.image_format().unwrap_or(DEFAULT_FORMAT).into());
     }
     formats
 }

@@ -16,7 +16,7 @@ use super::context::now;
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long a write may hold up the job it is about.
-const LIMIT: Duration = Duration::from_secs(1);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The jobs of an image that somebody follows now.
 pub async fn list(tree: &dyn Tree, image: &ImageName) -> Result<Vec<Progress>> {
@@ -33,7 +33,7 @@ pub async fn list(tree: &dyn Tree, image: &ImageName) -> Result<Vec<Progress>> {
 }
 
 /// Writes the progress of one job. What cannot be written is not: nothing depends on it.
-pub(super) struct Reporter<'t> {
+pub(super) struct ProgressReporter<'t> {
     tree: &'t dyn Tree,
     path: Option<TreePath>,
     progress: Progress,
@@ -42,8 +42,8 @@ pub(super) struct Reporter<'t> {
     due: Option<Instant>,
 }
 
-impl<'t> Reporter<'t> {
-    pub(super) async fn begin(
+impl<'t> ProgressReporter<'t> {
+    pub(super) async fn start(
         tree: &'t dyn Tree,
         image: &ImageName,
         build: BuildId,
@@ -90,7 +90,7 @@ impl<'t> Reporter<'t> {
 
     pub(super) async fn end(self) {
         if let Some(path) = &self.path {
-            let _ = tokio::time::timeout(LIMIT, ext::delete_opt(self.tree, path)).await;
+            let _ = tokio::time::timeout(WRITE_TIMEOUT, ext::delete_opt(self.tree, path)).await;
         }
     }
 
@@ -101,7 +101,8 @@ impl<'t> Reporter<'t> {
             return;
         };
         let data = Bytes::from(crate::jobs::to_payload(&self.progress));
-        let written = tokio::time::timeout(LIMIT, put(self.tree, path, data)).await;
+        let written =
+            tokio::time::timeout(WRITE_TIMEOUT, put_ephemeral(self.tree, path, data)).await;
         if let Ok(Err(error)) = written {
             let error = &error as &dyn std::error::Error;
             tracing::debug!(%path, error, "progress is not recorded");
@@ -111,7 +112,7 @@ impl<'t> Reporter<'t> {
 }
 
 /// Writes a record that goes with its writer's session.
-pub(super) async fn put(tree: &dyn Tree, path: &TreePath, data: Bytes) -> Result<()> {
+pub(super) async fn put_ephemeral(tree: &dyn Tree, path: &TreePath, data: Bytes) -> Result<()> {
     match tree.set(path, data.clone(), Version::Any).await {
         Err(Error::NoNode { .. }) => {}
         result => return result.map(drop),

@@ -7,10 +7,10 @@ use nodeyard_model::layout;
 use nodeyard_plan::images::{Explanation, Picture, StewardReport};
 use nodeyard_store::{Result, TreePath, ext};
 
-use super::context::Context;
-use super::progress::put;
+use super::context::StewardContext;
+use super::progress::put_ephemeral;
 
-impl Context {
+impl StewardContext {
     /// Writes the report if it has changed. What cannot be written is written after the next look at the image.
     pub(super) async fn report(&self, picture: &Picture, explanation: &Explanation) {
         let report = StewardReport::new(picture, explanation);
@@ -30,6 +30,6 @@ impl Context {
         if stored.is_some_and(|record| *record.data == *data) {
             return Ok(());
         }
-        put(tree, &path, data.into()).await
+        put_ephemeral(tree, &path, data.into()).await
     }
 }

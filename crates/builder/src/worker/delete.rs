@@ -6,26 +6,26 @@ use nodeyard_gearman::worker::Job;
 use nodeyard_image::{Format, ImageId};
 use serde_json::Value;
 
-use super::problem::{Problem, blocking};
-use super::{Context, upload};
+use super::task_error::{TaskError, blocking};
+use super::{WorkerContext, upload};
 use crate::jobs::{DeleteJob, from_payload};
 
 pub(super) async fn serve(
-    context: &Arc<Context>,
+    context: &Arc<WorkerContext>,
     id: &ImageId,
     job: &Job,
-) -> Result<Vec<u8>, Problem> {
+) -> Result<Vec<u8>, TaskError> {
     // The first clients sent anything at all; but who says something about files is to be understood.
     let order: DeleteJob = match serde_json::from_slice(job.payload()) {
         Ok(Value::Object(_)) => from_payload(job.function(), job.payload())?,
         _ => DeleteJob::default(),
     };
     if context.repository.get(id).is_none() {
-        context.withdraw_image(id);
-        return Err(Problem::missing(format!("image {id} is not here")));
+        context.unregister_image(id);
+        return Err(TaskError::missing(format!("image {id} is not here")));
     }
-    let _keeps_uploads_away = context.uploads.keep_away(id).ok_or_else(|| {
-        Problem::unable(format!(
+    let _upload_block = context.uploads.block(id).ok_or_else(|| {
+        TaskError::unable(format!(
             "image {id} is being uploaded; delete it when that has ended"
         ))
     })?;
@@ -33,24 +33,27 @@ pub(super) async fn serve(
     let image = id.clone();
     if !order.formats.is_empty() {
         let formats = order.formats.iter().map(|format| format.parse());
-        let formats: Vec<Format> = formats
-            .collect::<Result<_, _>>()
-            .map_err(|error: nodeyard_image::InvalidFormat| Problem::refused(error.to_string()))?;
+        let formats: Vec<Format> =
+            formats
+                .collect::<Result<_, _>>()
+                .map_err(|error: nodeyard_image::InvalidFormat| {
+                    TaskError::refused(error.to_string())
+                })?;
         let deleted = blocking(move || repository.delete_formats(&image, &formats)).await;
         let left = context.repository.get(id);
         if left.is_none_or(|left| left.files.is_empty()) {
-            context.withdraw_upload(id);
+            context.unregister_upload(id);
         }
         deleted?;
         return Ok(Vec::new());
     }
-    refuse_to_lose_track(context, id)?;
-    context.withdraw_upload(id);
+    check_lost_uploads(context, id)?;
+    context.unregister_upload(id);
     let deleted = blocking(move || repository.delete(&image)).await;
     match context.repository.get(id) {
-        None => context.withdraw_image(id),
+        None => context.unregister_image(id),
         // It can be asked for again.
-        Some(_) => context.offer_image(id),
+        Some(_) => context.register_image(id),
     }
     deleted?;
     tracing::info!(%id, "an image is deleted");
@@ -58,22 +61,22 @@ pub(super) async fn serve(
 }
 
 /// The manifest is all that leads to what an upload without a record has left in a cloud.
-fn refuse_to_lose_track(context: &Arc<Context>, id: &ImageId) -> Result<(), Problem> {
+fn check_lost_uploads(context: &Arc<WorkerContext>, id: &ImageId) -> Result<(), TaskError> {
     let config = context.config();
-    let (mut lost, out_of_reach): (Vec<_>, Vec<_>) = upload::lost(context, id)
+    let (mut lost, unreachable): (Vec<_>, Vec<_>) = upload::lost_uploads(context, id)
         .into_iter()
         .partition(|lost| config.provider(lost.provider.as_str()).is_some());
     let Some(lost) = lost.pop() else {
-        for lost in out_of_reach {
+        for lost in unreachable {
             tracing::warn!(%id, provider = %lost.provider, "what an upload may have left there stays: the provider is not in the configuration");
         }
         return Ok(());
     };
     let (context, image) = (Arc::clone(context), id.clone());
     context.tasks.clone().spawn(async move {
-        upload::abandon_lost(&context, |id| *id == image).await;
+        upload::delete_lost_uploads(&context, |id| *id == image).await;
     });
-    Err(Problem::unable(format!(
+    Err(TaskError::unable(format!(
         "an upload of image {id} has left something in {}, which is being removed: delete the image when that is gone; \
          this worker's log says what is in the way",
         lost.provider

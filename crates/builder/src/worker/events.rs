@@ -6,7 +6,7 @@ use std::time::Duration;
 use nodeyard_model::{ImageName, ProviderName};
 
 /// Is told what happens. All methods are called in the middle of work, so they must be quick.
-pub trait Events: fmt::Debug + Send + Sync {
+pub trait WorkerEvents: fmt::Debug + Send + Sync {
     /// A build has ended, whoever asked for it.
     fn built(&self, _image: &ImageName, _took: Duration, _succeeded: bool) {}
 
@@ -23,6 +23,6 @@ pub trait Events: fmt::Debug + Send + Sync {
 
 /// Nobody wants to know.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct NoEvents;
+pub struct NoopWorkerEvents;
 
-impl Events for NoEvents {}
+impl WorkerEvents for NoopWorkerEvents {}

@@ -15,7 +15,7 @@ use crate::source::LogState;
 const CHUNK: usize = 64 << 10;
 
 /// A longer line is sent in parts.
-const LONGEST_LINE: usize = 1 << 20;
+const MAX_LINE: usize = 1 << 20;
 
 /// The log of a build that runs.
 #[derive(Debug, Clone)]
@@ -47,17 +47,17 @@ impl BuildLog {
 
     /// Sends the log until it has ended.
     pub(super) async fn send(&self, job: &Job) {
-        let growing = Growing {
+        let log_follow = LogFollow {
             state: self.state.clone(),
             until: None,
         };
-        send_log(job, &self.path, 0, Some(growing)).await;
+        send_log(job, &self.path, 0, Some(log_follow)).await;
     }
 }
 
 /// A log to which more comes.
 #[derive(Debug)]
-pub(super) struct Growing {
+pub(super) struct LogFollow {
     pub(super) state: watch::Receiver<LogState>,
     /// How long that is waited for, if not to its end.
     pub(super) until: Option<Instant>,
@@ -69,15 +69,15 @@ pub(super) async fn send_log(
     job: &Job,
     path: &Path,
     from: u64,
-    mut growing: Option<Growing>,
+    mut log_follow: Option<LogFollow>,
 ) -> Option<u64> {
     let mut file = File::open(path).await.ok()?;
     file.seek(SeekFrom::Start(from)).await.ok()?;
     let mut sent = from;
     let mut lines = Vec::new();
     loop {
-        let follows = match &mut growing {
-            Some(growing) => !growing.state.borrow_and_update().ended,
+        let follows = match &mut log_follow {
+            Some(log_follow) => !log_follow.state.borrow_and_update().ended,
             None => false,
         };
         loop {
@@ -88,14 +88,14 @@ pub(super) async fn send_log(
                 break;
             }
         }
-        let Some(growing) = growing.as_mut().filter(|_| follows) else {
+        let Some(log_follow) = log_follow.as_mut().filter(|_| follows) else {
             break;
         };
         tokio::select! {
-            changed = growing.state.changed() => if changed.is_err() { break },
+            changed = log_follow.state.changed() => if changed.is_err() { break },
             // The line that has begun comes whole the next time.
             _ = job.interrupted() => return Some(sent),
-            () = time_is_up(growing.until) => return Some(sent),
+            () = deadline(log_follow.until) => return Some(sent),
         }
     }
     if !lines.is_empty() {
@@ -106,7 +106,7 @@ pub(super) async fn send_log(
     None
 }
 
-async fn time_is_up(until: Option<Instant>) {
+async fn deadline(until: Option<Instant>) {
     match until {
         Some(until) => sleep_until(until).await,
         None => pending().await,
@@ -119,7 +119,7 @@ async fn send_whole_lines(job: &Job, lines: &mut Vec<u8>) -> u64 {
         .iter()
         .rposition(|byte| *byte == b'\n')
         .map(|at| at + 1);
-    let end = end.or((lines.len() > LONGEST_LINE).then_some(lines.len()));
+    let end = end.or((lines.len() > MAX_LINE).then_some(lines.len()));
     let Some(end) = end else { return 0 };
     let rest = lines.split_off(end);
     job.data(Bytes::from(std::mem::replace(lines, rest))).await;

@@ -5,40 +5,40 @@ use std::path::Path;
 use nodeyard_model::{ProviderName, with_causes};
 use tokio_util::sync::CancellationToken;
 
-use super::Context;
-use super::problem::Problem;
+use super::WorkerContext;
+use super::task_error::TaskError;
 use crate::source::process::{Program, run_plain};
-use crate::source::{Console, SourceError};
+use crate::source::{BuildConsole, SourceError};
 
 /// How much of its output is logged.
 const OUTPUT: usize = 4 << 10;
 
 /// Runs until the hook agrees or does not, or `stop`.
 pub(super) async fn run(
-    context: &Context,
+    context: &WorkerContext,
     hook: &str,
     provider: &ProviderName,
     external_id: &str,
     file: &Path,
     stop: &CancellationToken,
-) -> Result<(), Problem> {
+) -> Result<(), TaskError> {
     let mut program = Program::named(hook);
     program.arg(provider.as_str()).arg(external_id).arg(file);
-    let mut console = Console::in_memory(OUTPUT, context.redactor());
+    let mut console = BuildConsole::in_memory(OUTPUT, context.redactor());
     let ended = run_plain(program, &mut console, stop).await;
-    let output = console.kept();
+    let output = console.into_text();
     match ended {
         Ok(()) => {
             tracing::info!(%provider, external_id, output, "the post-upload hook agrees");
             Ok(())
         }
         Err(SourceError::Stopped | SourceError::StillRuns { .. }) => {
-            Err(Problem::failed("the post-upload hook was stopped"))
+            Err(TaskError::failed("the post-upload hook was stopped"))
         }
         Err(error) => {
             tracing::warn!(%provider, external_id, output, "the post-upload hook does not agree");
             let error = with_causes(&error);
-            Err(Problem::failed(format!(
+            Err(TaskError::failed(format!(
                 "the post-upload hook does not agree: {error}"
             )))
         }

@@ -10,16 +10,16 @@ use nodeyard_image::{
 };
 use tokio::time::{Instant, timeout_at};
 
-use super::Context;
-use super::follow::{Growing, send_log};
+use super::WorkerContext;
+use super::follow::{LogFollow, send_log};
 use super::import::PROVENANCE;
-use super::problem::Problem;
-use super::upload::is_made_up;
+use super::task_error::TaskError;
+use super::upload::is_generated;
 use crate::jobs::{
-    Failure, FailureKind, FormatInfo, ImageInfo, InfoJob, LocalState, Provenance, UploadInfo,
+    FailureKind, FormatInfo, ImageInfo, InfoJob, JobFailure, LocalState, Provenance, UploadInfo,
     UploadProgress, UploadResult, from_payload, to_payload,
 };
-use crate::source::Console;
+use crate::source::BuildConsole;
 
 /// The words for what can be done about a failure, as manifests hold them.
 const KINDS: [(FailureKind, &str); 5] = [
@@ -35,14 +35,14 @@ pub(super) const INTERRUPTED_UPLOAD: &str =
     "the worker stopped during the upload; ask for it again and it goes on";
 
 pub(super) async fn serve(
-    context: &Arc<Context>,
+    context: &Arc<WorkerContext>,
     id: &ImageId,
     job: &Job,
-) -> Result<Vec<u8>, Problem> {
+) -> Result<Vec<u8>, TaskError> {
     let order: InfoJob = from_payload(job.function(), job.payload())?;
     let known = || {
         let known = context.repository.get(id);
-        known.ok_or_else(|| Problem::missing(format!("image {id} is not here")))
+        known.ok_or_else(|| TaskError::missing(format!("image {id} is not here")))
     };
     let manifest = known()?;
     let log_next = match order.log_from {
@@ -59,14 +59,14 @@ pub(super) async fn serve(
 ///
 /// Gearman does not say when a caller has gone. So none is followed for long: whoever is still there asks again.
 async fn send(
-    context: &Context,
+    context: &WorkerContext,
     manifest: &Manifest,
     job: &Job,
     from: u64,
     follow: bool,
 ) -> Option<u64> {
     let directory = context.config().build_log_dir.clone();
-    let path = Console::path(Path::new(&directory), &manifest.image, &manifest.id);
+    let path = BuildConsole::path(Path::new(&directory), &manifest.image, &manifest.id);
     if !follow {
         return send_log(job, &path, from, None).await;
     }
@@ -79,14 +79,14 @@ async fn send(
     let Ok(log) = timeout_at(until, context.builds.log(&manifest.id)).await else {
         return Some(from);
     };
-    let growing = log.map(|log| Growing {
+    let log_follow = log.map(|log| LogFollow {
         state: log.state,
         until: Some(until),
     });
-    send_log(job, &path, from, growing).await
+    send_log(job, &path, from, log_follow).await
 }
 
-fn describe(context: &Context, manifest: &Manifest) -> ImageInfo {
+fn describe(context: &WorkerContext, manifest: &Manifest) -> ImageInfo {
     ImageInfo {
         image_id: manifest.id.clone(),
         image: manifest.image.clone(),
@@ -115,7 +115,7 @@ fn describe(context: &Context, manifest: &Manifest) -> ImageInfo {
     }
 }
 
-fn describe_upload(context: &Context, id: &ImageId, upload: &ManifestUpload) -> UploadInfo {
+fn describe_upload(context: &WorkerContext, id: &ImageId, upload: &ManifestUpload) -> UploadInfo {
     let state = match &upload.outcome {
         UploadOutcome::Pending
             if context
@@ -124,19 +124,20 @@ fn describe_upload(context: &Context, id: &ImageId, upload: &ManifestUpload) -> 
         {
             UploadProgress::Uploading
         }
-        UploadOutcome::Pending if upload.upload_id.is_some_and(is_made_up) => {
-            UploadProgress::Failed(Failure::new(
+        UploadOutcome::Pending if upload.upload_id.is_some_and(is_generated) => {
+            UploadProgress::Failed(JobFailure::new(
                 FailureKind::Unable,
                 "it came to nothing; what it may have left in the cloud is being removed",
             ))
         }
-        UploadOutcome::Pending => UploadProgress::Failed(Failure::new(
+        UploadOutcome::Pending => UploadProgress::Failed(JobFailure::new(
             FailureKind::Unable,
             "the worker ended unexpectedly during the upload; ask for it again and it goes on",
         )),
-        UploadOutcome::Interrupted => {
-            UploadProgress::Failed(Failure::new(FailureKind::Interrupted, INTERRUPTED_UPLOAD))
-        }
+        UploadOutcome::Interrupted => UploadProgress::Failed(JobFailure::new(
+            FailureKind::Interrupted,
+            INTERRUPTED_UPLOAD,
+        )),
         UploadOutcome::Ready {
             external_id,
             external_name,
@@ -156,7 +157,7 @@ fn describe_upload(context: &Context, id: &ImageId, upload: &ManifestUpload) -> 
 }
 
 /// Where an image was fetched from.
-pub(super) fn provenance(context: &Context, manifest: &Manifest) -> Option<Provenance> {
+pub(super) fn provenance(context: &WorkerContext, manifest: &Manifest) -> Option<Provenance> {
     let text = context.repository.attachment(&manifest.id, PROVENANCE)?;
     serde_json::from_slice(&text).ok()
 }
@@ -174,7 +175,7 @@ pub(super) fn file_infos(manifest: &Manifest) -> BTreeMap<Box<str>, FormatInfo> 
     files.collect()
 }
 
-pub(super) fn to_manifest(failure: &Failure) -> image::ImageFailure {
+pub(super) fn to_manifest(failure: &JobFailure) -> image::ImageFailure {
     let kind = KINDS.iter().find(|(kind, _)| *kind == failure.kind);
     image::ImageFailure {
         reason: failure.reason.clone(),
@@ -183,13 +184,13 @@ pub(super) fn to_manifest(failure: &Failure) -> image::ImageFailure {
     }
 }
 
-pub(super) fn from_manifest(failure: &image::ImageFailure) -> Failure {
+pub(super) fn from_manifest(failure: &image::ImageFailure) -> JobFailure {
     if failure.reason == image::ImageFailure::INTERRUPTED {
-        return Failure::new(FailureKind::Unable, "the worker ended during the build");
+        return JobFailure::new(FailureKind::Unable, "the worker ended during the build");
     }
     let word = failure.kind.as_deref();
     let kind = KINDS.iter().find(|(_, known)| Some(*known) == word);
-    Failure {
+    JobFailure {
         reason: failure.reason.clone(),
         // Nothing that is not said speaks against another try.
         kind: kind.map_or(FailureKind::Unable, |(kind, _)| *kind),

@@ -9,19 +9,19 @@ use nodeyard_driver_common::{DriverKinds, ImageUploadSettings};
 use nodeyard_image::{DiskCompression, ImageId};
 use nodeyard_model::{BuildId, ImageName, ProviderName, Timestamp, UploadId};
 
-use super::problem::Problem;
+use super::task_error::TaskError;
 
 /// What a cloud takes if nothing says otherwise: OpenStack's own default.
-const USUAL_FORMAT: &str = "qcow2";
+const DEFAULT_FORMAT: &str = "qcow2";
 
-const USUAL_NAME: &str = "{image_name}-{timestamp}";
+const DEFAULT_NAME: &str = "{image_name}-{timestamp}";
 
 /// An installation's id goes into the metadata of every cloud.
-const LONGEST_SYSTEM: usize = 128;
+const MAX_SYSTEM_LENGTH: usize = 128;
 
 /// How images get to a provider.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct UploadSettings {
+pub(super) struct ProviderUploadSettings {
     pub(super) format: Box<str>,
     /// Of files that are converted for it.
     pub(super) compression: DiskCompression,
@@ -33,7 +33,7 @@ pub(super) struct UploadSettings {
     pub(super) marks: Vec<Box<str>>,
 }
 
-impl UploadSettings {
+impl ProviderUploadSettings {
     /// None if the provider does not use the image.
     pub(super) fn of(
         kinds: &DriverKinds,
@@ -48,7 +48,7 @@ impl UploadSettings {
         let mut upload = Self {
             format: format(provider).into(),
             compression: compression(kinds, config, provider, image),
-            name_format: name_format.unwrap_or(USUAL_NAME).into(),
+            name_format: name_format.unwrap_or(DEFAULT_NAME).into(),
             hook: settings.hook,
             timeout: settings.timeout,
             metadata: BTreeMap::new(),
@@ -77,7 +77,7 @@ impl UploadSettings {
         image: &ImageName,
         upload: UploadId,
         now: Timestamp,
-    ) -> Result<Box<str>, Problem> {
+    ) -> Result<Box<str>, TaskError> {
         let timestamp = format!("{:.0}", now.as_secs().floor());
         let name = template::fill(&self.name_format, |field| match field {
             "image_name" => Some(image.to_string()),
@@ -86,7 +86,7 @@ impl UploadSettings {
             _ => None,
         });
         name.map(Into::into).map_err(|_| {
-            Problem::refused(format!(
+            TaskError::refused(format!(
                 "image-name-format `{}` has more than {{image_name}}, {{upload_id}} and {{timestamp}} in braces",
                 self.name_format
             ))
@@ -96,7 +96,7 @@ impl UploadSettings {
 
 /// The format that a provider takes.
 fn format(provider: &Provider) -> &str {
-    provider.image_format().unwrap_or(USUAL_FORMAT)
+    provider.image_format().unwrap_or(DEFAULT_FORMAT)
 }
 
 /// How a file is compressed that is converted for a provider. There is one of each format, so what not all who get it
@@ -112,11 +112,13 @@ fn compression(
         ImageCompression::Zstd => DiskCompression::Zstd,
         ImageCompression::None => DiskCompression::None,
     };
-    let mut sharers = config
+    let mut other_providers = config
         .providers_of_image(image)
         .filter(|other| format(other) == format(provider));
     match wanted(provider) {
-        DiskCompression::Zstd if sharers.any(|other| wanted(other) != DiskCompression::Zstd) => {
+        DiskCompression::Zstd
+            if other_providers.any(|other| wanted(other) != DiskCompression::Zstd) =>
+        {
             DiskCompression::Zlib
         }
         wanted => wanted,
@@ -144,10 +146,10 @@ pub(super) fn formats(config: &Config, image: &str) -> BTreeSet<String> {
 }
 
 /// The installation that a caller names.
-pub(super) fn managed(said: Option<&str>) -> Result<Option<Box<str>>, Problem> {
+pub(super) fn managed(said: Option<&str>) -> Result<Option<Box<str>>, TaskError> {
     let Some(said) = said else { return Ok(None) };
-    if said.is_empty() || said.len() > LONGEST_SYSTEM || said.chars().any(char::is_control) {
-        return Err(Problem::refused(
+    if said.is_empty() || said.len() > MAX_SYSTEM_LENGTH || said.chars().any(char::is_control) {
+        return Err(TaskError::refused(
             "`managed` is not the id of an installation",
         ));
     }
@@ -190,8 +192,8 @@ mod tests {
             ("{timestamp}", Some("1500")),
             ("{other}", None),
         ] {
-            let settings = UploadSettings {
-                format: USUAL_FORMAT.into(),
+            let settings = ProviderUploadSettings {
+                format: DEFAULT_FORMAT.into(),
                 compression: DiskCompression::None,
                 name_format: template.into(),
                 hook: None,

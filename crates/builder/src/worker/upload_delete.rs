@@ -10,25 +10,25 @@ use nodeyard_gearman::worker::Job;
 use nodeyard_image::ManifestState;
 use nodeyard_model::{BuildKey, ProviderName, UploadId, UploadKey, with_causes};
 
-use super::problem::{Problem, blocking};
+use super::shared_tasks::{SharedTask, SharedTasks};
+use super::task_error::{TaskError, blocking};
 use super::upload::find_driver;
-use super::works::{Work, Works};
-use super::{Context, cloud, provider};
+use super::{WorkerContext, cloud, provider};
 use crate::jobs::{CLOUD_DELETION, UploadDeleteJob, from_payload};
 
 /// The deletions that run, each by its cloud and what was asked for.
 #[derive(Debug, Default)]
-pub(super) struct Removals(Works<(ProviderName, UploadDeleteJob), (), ()>);
+pub(super) struct CloudDeletions(SharedTasks<(ProviderName, UploadDeleteJob), (), ()>);
 
 pub(super) async fn serve(
-    context: &Arc<Context>,
+    context: &Arc<WorkerContext>,
     provider: &ProviderName,
     job: &Job,
-) -> Result<Vec<u8>, Problem> {
+) -> Result<Vec<u8>, TaskError> {
     let order: UploadDeleteJob = from_payload(job.function(), job.payload())?;
     let id = &order.image_id;
     if context.uploads.is_running(id, provider, order.upload_id) {
-        return Err(Problem::unable(
+        return Err(TaskError::unable(
             "it is being uploaded; delete it when that has ended",
         ));
     }
@@ -37,37 +37,37 @@ pub(super) async fn serve(
 }
 
 pub(super) fn start(
-    context: &Arc<Context>,
+    context: &Arc<WorkerContext>,
     provider: &ProviderName,
     order: UploadDeleteJob,
-) -> Result<Work<(), ()>, Problem> {
+) -> Result<SharedTask<(), ()>, TaskError> {
     let key = (provider.clone(), order.clone());
-    context.removals.0.join(key, &context.tasks, || {
-        let removal = Removal::of(context, provider, order)?;
-        Ok(((), removal.run()))
+    context.deletions.0.get_or_start(key, &context.tasks, || {
+        let deletion = CloudDeletion::of(context, provider, order)?;
+        Ok(((), deletion.run()))
     })
 }
 
 /// One deletion.
-struct Removal {
-    context: Arc<Context>,
+struct CloudDeletion {
+    context: Arc<WorkerContext>,
     order: UploadDeleteJob,
     driver: Arc<dyn Driver>,
     target: ImageTarget,
 }
 
-impl Removal {
+impl CloudDeletion {
     fn of(
-        context: &Arc<Context>,
+        context: &Arc<WorkerContext>,
         provider: &ProviderName,
         order: UploadDeleteJob,
-    ) -> Result<Self, Problem> {
+    ) -> Result<Self, TaskError> {
         let upload = match (order.upload_id, &order.external_id) {
             (Some(upload), _) => upload,
             (None, Some(_)) => no_upload()?,
             (None, None) => {
                 let reason = "without `external-id` and `upload-id` nobody knows what to delete";
-                return Err(Problem::refused(reason));
+                return Err(TaskError::refused(reason));
             }
         };
         let config = context.config();
@@ -91,7 +91,7 @@ impl Removal {
         })
     }
 
-    async fn run(self) -> Result<(), Problem> {
+    async fn run(self) -> Result<(), TaskError> {
         let Self {
             context,
             order,
@@ -103,7 +103,7 @@ impl Removal {
         let deleted = tokio::select! {
             deleted = tokio::time::timeout(CLOUD_DELETION, deleted) => deleted,
             () = context.stopping.cancelled() => {
-                return Err(Problem::interrupted("the worker stopped"));
+                return Err(TaskError::interrupted("the worker stopped"));
             }
         };
         match deleted {
@@ -111,11 +111,11 @@ impl Removal {
             Ok(Err(error)) => {
                 let error = with_causes(&error);
                 let reason = format!("deletion from {provider}: {error}");
-                return Err(Problem::failed(reason));
+                return Err(TaskError::failed(reason));
             }
             Err(_) => {
                 let reason = format!("{provider} did not delete it in time");
-                return Err(Problem::failed(reason));
+                return Err(TaskError::failed(reason));
             }
         }
         let known = context.repository.get(&order.image_id);
@@ -130,7 +130,7 @@ impl Removal {
 }
 
 /// Stands for an upload of which only the image in the cloud is known.
-fn no_upload() -> Result<UploadId, Problem> {
+fn no_upload() -> Result<UploadId, TaskError> {
     let id = "0000000000".parse();
-    id.map_err(|_| Problem::Surprise("zero is no upload id".to_owned()))
+    id.map_err(|_| TaskError::Internal("zero is no upload id".to_owned()))
 }

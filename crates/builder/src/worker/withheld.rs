@@ -8,7 +8,7 @@ use nodeyard_image::{ByteSize, Error, Repository};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::Context;
+use super::WorkerContext;
 use super::functions::configured;
 use crate::jobs::Function;
 
@@ -21,7 +21,7 @@ pub(super) struct Withheld {
 
 #[derive(Debug, Default)]
 pub(super) struct WithheldFunctions {
-    no_space: BTreeMap<Function, Shortage>,
+    no_space: BTreeMap<Function, SpaceShortage>,
     /// By the time when they are offered again.
     paused: HashMap<Function, Instant>,
 }
@@ -46,13 +46,13 @@ impl Withheld {
     }
 }
 
-impl Context {
+impl WorkerContext {
     /// Withdraws a function after this worker was unable to do its job, and offers it again after a pause. Returns when the
     /// job servers have been told, so that a caller who calls again at once reaches another worker.
     pub(super) async fn pause_function(self: &Arc<Self>, function: &Function) {
         let until = Instant::now() + self.options.unable_pause;
         self.withheld.lock().paused.insert(function.clone(), until);
-        self.offer_configured();
+        self.register_configured();
         self.functions.builds_sent().await;
         let (context, function) = (Arc::clone(self), function.clone());
         self.tasks.spawn(async move {
@@ -66,7 +66,7 @@ impl Context {
                 withheld.paused.remove(&function);
             }
             drop(withheld);
-            context.offer_configured();
+            context.register_configured();
         });
     }
 
@@ -101,18 +101,18 @@ impl Context {
         }
         withheld.no_space = no_space;
         drop(withheld);
-        self.offer_configured();
+        self.register_configured();
     }
 }
 
 /// The disk space that a function needs, and that is available.
-type Shortage = (ByteSize, ByteSize);
+type SpaceShortage = (ByteSize, ByteSize);
 
 /// Returns the functions whose jobs would be refused. Blocks.
 fn without_space(
     repository: &Repository,
     functions: BTreeSet<Function>,
-) -> Result<BTreeMap<Function, Shortage>, Error> {
+) -> Result<BTreeMap<Function, SpaceShortage>, Error> {
     let available = ByteSize(repository.available_space()?);
     let needed = |function: &Function| match function {
         Function::Build(image) => ByteSize(repository.estimate_build(image)),

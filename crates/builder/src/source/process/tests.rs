@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tempfile::TempDir;
 
-use super::super::progress::Announced;
+use super::super::progress::AnnouncedProgress;
 use super::super::{LogLimits, Redactor};
 use super::*;
 
@@ -25,7 +25,7 @@ impl Bed {
             directory: tempfile::tempdir().unwrap(),
             stop: CancellationToken::new(),
             limits: LogLimits::default(),
-            grace: (GRACE_ALONE, GRACE_TOGETHER),
+            grace: (PROGRAM_GRACE, GROUP_GRACE),
         }
     }
 
@@ -47,11 +47,11 @@ impl Bed {
         let mut program = Program::new(line).unwrap();
         program.grace = self.grace;
         program = program.marked(&self.order());
-        let mut console = Console::open(self.path("log"), self.limits, Redactor::default())
+        let mut console = BuildConsole::open(self.path("log"), self.limits, Redactor::default())
             .await
             .unwrap();
-        let meter = Meter::new(Announced);
-        let ended = run(program, &mut console, meter, &self.stop);
+        let progress_reader = ProgressReader::new(AnnouncedProgress);
+        let ended = run(program, &mut console, progress_reader, &self.stop);
         let ended = timeout(PATIENCE, ended).await.expect("it never ended");
         console.end().await;
         ended
@@ -256,8 +256,8 @@ async fn endless_output_is_survived() {
     let log = std::fs::read(bed.path("log")).unwrap();
     assert!(log.len() < (1 << 20) + (2 << 10), "{}", log.len());
     assert!(log.ends_with(b"the end\nExit code: 0\n"));
-    let left_out = (256 << 20) - (1 << 20) - (1 << 10) + 21;
-    let note = format!("\n[nodeyard: {left_out} bytes are left out here]\n");
+    let omitted = (256 << 20) - (1 << 20) - (1 << 10) + 21;
+    let note = format!("\n[nodeyard: {omitted} bytes are left out here]\n");
     assert!(
         log.windows(note.len())
             .any(|window| window == note.as_bytes())

@@ -5,7 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodeyard_builder::steward::{self, Events, NoEvents, Options, Parts, Steward, Timing};
+use nodeyard_builder::steward::{
+    self, NoopStewardEvents, Options, Steward, StewardDependencies, StewardEvents, StewardTiming,
+};
 use nodeyard_config::{self as config, Config, Environment, Mode};
 use nodeyard_gearman::GearmanEndpoint;
 use nodeyard_gearman::server::{JobServer, JobServerOptions};
@@ -128,29 +130,29 @@ pub(crate) fn parse(text: &str) -> Arc<Config> {
 
 /// It looks often, and gives up late: a worker may be slow because the machine is busy, and a job that is lost with its
 /// server is given up at last.
-pub(crate) fn quick() -> Timing {
-    Timing {
-        pass: Duration::from_millis(500),
+pub(crate) fn quick() -> StewardTiming {
+    StewardTiming {
+        full_scan: Duration::from_millis(500),
         poll: Duration::from_millis(200),
         eager_poll: Duration::from_millis(30),
         drop_functions: Duration::from_millis(200),
-        answer: Duration::from_secs(30),
-        call: Duration::from_secs(30),
-        cloud_call: Duration::from_secs(30),
-        zuul_answer: Duration::from_secs(10),
-        inquiry: Duration::from_millis(20),
-        patience: PATIENCE / 10,
-        quiet: Duration::from_millis(300),
-        silence: Duration::from_secs(1),
-        retry: Duration::from_millis(50),
+        server_timeout: Duration::from_secs(30),
+        call_timeout: Duration::from_secs(30),
+        cloud_call_timeout: Duration::from_secs(30),
+        zuul_timeout: Duration::from_secs(10),
+        recovery_poll: Duration::from_millis(20),
+        lost_after: PATIENCE / 10,
+        status_check_after: Duration::from_millis(300),
+        silence_timeout: Duration::from_secs(1),
+        retry_pause: Duration::from_millis(50),
     }
 }
 
 /// For work that nobody knows of any more, which is to be given up.
-pub(crate) fn impatient() -> Timing {
-    Timing {
-        call: Duration::from_secs(5),
-        patience: Duration::from_millis(800),
+pub(crate) fn impatient() -> StewardTiming {
+    StewardTiming {
+        call_timeout: Duration::from_secs(5),
+        lost_after: Duration::from_millis(800),
         ..quick()
     }
 }
@@ -166,7 +168,7 @@ pub(crate) fn hasty() -> Pace {
 /// A steward at work.
 pub(crate) struct Running {
     pub(crate) config: watch::Sender<Arc<Config>>,
-    pub(crate) handle: steward::Handle,
+    pub(crate) handle: steward::StewardHandle,
     tree: Arc<dyn Tree>,
     stop: CancellationToken,
     task: JoinHandle<Result<(), steward::Error>>,
@@ -174,11 +176,16 @@ pub(crate) struct Running {
 
 impl Running {
     pub(crate) async fn start(store: &Store, server: &TestJobServer, text: &str) -> Self {
-        Self::start_on(store.session().await, server, text, Arc::new(NoEvents))
+        Self::start_on(
+            store.session().await,
+            server,
+            text,
+            Arc::new(NoopStewardEvents),
+        )
     }
 
     pub(crate) async fn start_impatient(store: &Store, server: &TestJobServer, text: &str) -> Self {
-        let events = Arc::new(NoEvents);
+        let events = Arc::new(NoopStewardEvents);
         Self::start_with(store.session().await, server, text, events, impatient())
     }
 
@@ -186,7 +193,7 @@ impl Running {
         tree: Arc<dyn Tree>,
         server: &TestJobServer,
         text: &str,
-        events: Arc<dyn Events>,
+        events: Arc<dyn StewardEvents>,
     ) -> Self {
         Self::start_with(tree, server, text, events, quick())
     }
@@ -195,8 +202,8 @@ impl Running {
         tree: Arc<dyn Tree>,
         server: &TestJobServer,
         text: &str,
-        events: Arc<dyn Events>,
-        timing: Timing,
+        events: Arc<dyn StewardEvents>,
+        timing: StewardTiming,
     ) -> Self {
         let servers = vec![server.endpoint.clone()];
         Self::start_at(tree, servers, text, events, timing)
@@ -207,8 +214,8 @@ impl Running {
         tree: Arc<dyn Tree>,
         servers: Vec<GearmanEndpoint>,
         text: &str,
-        events: Arc<dyn Events>,
-        timing: Timing,
+        events: Arc<dyn StewardEvents>,
+        timing: StewardTiming,
     ) -> Self {
         Self::launch(tree, servers, text, events, (timing, hasty()))
     }
@@ -227,15 +234,21 @@ impl Running {
         };
         let tree = store.session().await;
         let servers = vec![server.endpoint.clone()];
-        Self::launch(tree, servers, text, Arc::new(NoEvents), (quick(), pace))
+        Self::launch(
+            tree,
+            servers,
+            text,
+            Arc::new(NoopStewardEvents),
+            (quick(), pace),
+        )
     }
 
     fn launch(
         tree: Arc<dyn Tree>,
         servers: Vec<GearmanEndpoint>,
         text: &str,
-        events: Arc<dyn Events>,
-        (timing, pace): (Timing, Pace),
+        events: Arc<dyn StewardEvents>,
+        (timing, pace): (StewardTiming, Pace),
     ) -> Self {
         let (sender, config) = watch::channel(parse(text));
         let options = Options {
@@ -247,7 +260,7 @@ impl Running {
             timing,
             pace,
         };
-        let parts = Parts {
+        let parts = StewardDependencies {
             tree: Arc::clone(&tree),
             config,
             events,

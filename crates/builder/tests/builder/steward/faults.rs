@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nodeyard_builder::jobs::Function;
-use nodeyard_builder::steward::notes::Notes;
-use nodeyard_builder::steward::{BuildEnded, Events, Functions};
+use nodeyard_builder::steward::notes::ImageNotes;
+use nodeyard_builder::steward::{BuildEnded, RegisteredFunctions, StewardEvents};
 use nodeyard_image::ImageId;
 use nodeyard_model::{BuildState, UploadState};
 use nodeyard_plan::images::Subject;
@@ -51,9 +51,9 @@ impl Bed {
         Running::start_impatient(&self.store, &self.server, TWO_PROVIDERS).await
     }
 
-    async fn notes(&self) -> Notes {
+    async fn notes(&self) -> ImageNotes {
         let tree = &**self.records.0.tree();
-        Notes::read(tree, &image()).await.unwrap()
+        ImageNotes::read(tree, &image()).await.unwrap()
     }
 }
 
@@ -61,7 +61,7 @@ impl Bed {
 #[derive(Debug, Default)]
 struct Clumsy(AtomicBool);
 
-impl Events for Clumsy {
+impl StewardEvents for Clumsy {
     fn built(&self, _: &BuildEnded<'_>) {
         let is_first = !self.0.swap(true, Ordering::SeqCst);
         assert!(!is_first, "a mistake");
@@ -336,9 +336,9 @@ async fn an_upload_that_nobody_can_delete_waits_for_somebody() {
     bed.worker.withdraw(&function);
     eventually("the job server knows it", || async {
         let servers = std::slice::from_ref(&bed.server.endpoint);
-        let functions = Functions::ask(servers, PATIENCE).await;
-        let heard = functions.answers(&Function::UploadDelete(provider("two")));
-        (heard && !functions.answers(&function)).then_some(())
+        let functions = RegisteredFunctions::fetch(servers, PATIENCE).await;
+        let heard = functions.is_registered(&Function::UploadDelete(provider("two")));
+        (heard && !functions.is_registered(&function)).then_some(())
     })
     .await;
     steward.config.send_replace(parse(
@@ -388,7 +388,9 @@ async fn a_build_that_was_given_up_is_taken_over_when_its_worker_is_back() {
     }
     let _server = server.restart().await;
     let lost = || async {
-        let notes = Notes::read(&**records.0.tree(), &image()).await.unwrap();
+        let notes = ImageNotes::read(&**records.0.tree(), &image())
+            .await
+            .unwrap();
         notes.lost
     };
     eventually("the build is given up and its record is gone", || async {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nodeyard_builder::jobs::Function;
-use nodeyard_builder::steward::NoEvents;
+use nodeyard_builder::steward::NoopStewardEvents;
 use nodeyard_gearman::client::AdminClient;
 use nodeyard_image::ImageId;
 use nodeyard_testbeds::gearman::Kind;
@@ -45,7 +45,7 @@ async fn a_job_that_nobody_can_take_is_given_up_though_others_offer_the_same_els
     let records = Records::of(&store).await;
     let servers = vec![deserted.endpoint.clone(), other.endpoint.clone()];
     let tree = store.session().await;
-    let events = Arc::new(NoEvents);
+    let events = Arc::new(NoopStewardEvents);
     let steward = Running::start_at(tree, servers, TWO_PROVIDERS, events, impatient());
     eventually("the build is asked for there", || async {
         (builds_on(&deserted).await? == (1, 1)).then_some(())

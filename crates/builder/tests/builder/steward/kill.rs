@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use nodeyard_builder::steward::NoEvents;
+use nodeyard_builder::steward::NoopStewardEvents;
 use nodeyard_store::testing::{Fuse, Moment, Mortal};
 use nodeyard_testbeds::sample;
 
@@ -39,7 +39,7 @@ async fn die(at: usize, moment: Moment, successor: Successor) -> bool {
     };
     let fuse = Fuse::new(at, moment);
     let tree = Mortal::by_writes(store.session().await, &fuse);
-    let events = Arc::new(NoEvents);
+    let events = Arc::new(NoopStewardEvents);
     let victim = Running::start_with(tree as _, &server, &text, events, impatient());
     let life = tokio::spawn({
         let (records, cloud) = (Arc::clone(&records), cloud.clone());

@@ -3,7 +3,9 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use nodeyard_builder::steward::{BuildEnded, Events, Functions, WorkState, draw, progress};
+use nodeyard_builder::steward::{
+    BuildEnded, RegisteredFunctions, StewardEvents, WorkState, load_image_state, progress,
+};
 use nodeyard_image::ImageId;
 use nodeyard_model::{BuildState, ImageName, ProviderName, UploadState};
 use nodeyard_plan::images::{self, BuildVerdict, Pace, Wait};
@@ -113,9 +115,9 @@ async fn work_waits_for_a_worker_and_says_so() {
     let records = Records::of(&store).await;
     let explain = async || {
         let servers = [server.endpoint.clone()];
-        let functions = Functions::ask(&servers, crate::steward::bed::PATIENCE).await;
+        let functions = RegisteredFunctions::fetch(&servers, crate::steward::bed::PATIENCE).await;
         let config = parse(TWO_PROVIDERS);
-        let picture = draw(&records.0, &config, &functions, &image())
+        let picture = load_image_state(&records.0, &config, &functions, &image())
             .await
             .unwrap();
         let now = nodeyard_model::now();
@@ -231,7 +233,7 @@ impl Diary {
     }
 }
 
-impl Events for Diary {
+impl StewardEvents for Diary {
     fn built(&self, build: &BuildEnded<'_>) {
         let formats = build.formats.map(<[_]>::len);
         self.note(format!("built {} {formats:?}", build.image));
@@ -262,7 +264,7 @@ async fn what_happens_is_told() {
     let records = Records::of(&store).await;
     records.request().await;
     let diary = Arc::new(Diary::default());
-    let events = Arc::clone(&diary) as Arc<dyn Events>;
+    let events = Arc::clone(&diary) as Arc<dyn StewardEvents>;
     let steward = Running::start_on(store.session().await, &server, TWO_PROVIDERS, events);
     let told = async |text: &str| {
         eventually(text, || async {

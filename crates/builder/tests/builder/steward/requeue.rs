@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodeyard_builder::steward::{NoEvents, Timing};
+use nodeyard_builder::steward::{NoopStewardEvents, StewardTiming};
 use nodeyard_driver_fake::{Simulate, Span};
 use nodeyard_model::{UploadId, UploadState};
 use nodeyard_testbeds::executable;
@@ -76,12 +76,12 @@ impl Bed {
 
     /// Gives nobody up because the machine is busy.
     async fn steward(&self, server: &TestJobServer) -> Running {
-        let timing = Timing {
-            patience: PATIENCE,
-            silence: PATIENCE,
+        let timing = StewardTiming {
+            lost_after: PATIENCE,
+            silence_timeout: PATIENCE,
             ..quick()
         };
-        let (tree, events) = (self.store.session().await, Arc::new(NoEvents));
+        let (tree, events) = (self.store.session().await, Arc::new(NoopStewardEvents));
         Running::start_with(tree, server, &self.text, events, timing)
     }
 

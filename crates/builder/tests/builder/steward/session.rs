@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodeyard_builder::steward::NoEvents;
+use nodeyard_builder::steward::NoopStewardEvents;
 use nodeyard_model::BuildState;
 use nodeyard_store::Session;
 
@@ -21,7 +21,7 @@ async fn lose_the_session(beside: bool, ends_meanwhile: bool) {
     let worker = ScriptedWorker::start(&server, &cloud, &["ubuntu"]).await;
     worker.hold(true);
     let (tree, proxy) = store.through_a_proxy(Duration::from_secs(2)).await;
-    let events = Arc::new(NoEvents);
+    let events = Arc::new(NoopStewardEvents);
     let steward = Running::start_on(Arc::clone(&tree), &server, TWO_PROVIDERS, events);
     let records = Records::of(&store).await;
     eventually("the build is under way", || async {

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use nodeyard_builder::jobs::Function;
-use nodeyard_builder::steward::Functions;
-use nodeyard_builder::steward::notes::Notes;
-use nodeyard_builder::worker::{NoEvents, Options, Parts, Worker};
+use nodeyard_builder::steward::RegisteredFunctions;
+use nodeyard_builder::steward::notes::ImageNotes;
+use nodeyard_builder::worker::{NoopWorkerEvents, Options, Worker, WorkerDependencies};
 use nodeyard_config::{Config, Fake};
 use nodeyard_driver::{Driver as _, Error, Owner, SystemId};
 use nodeyard_driver_common::DriverKinds;
@@ -181,10 +181,10 @@ impl RunningWorker {
         options.unable_pause = Duration::from_millis(500);
         let (sender, config) = watch::channel(parse(text));
         let drivers = DriverKinds::default().with(FakeKind::new(Arc::clone(clouds) as _));
-        let parts = Parts {
+        let parts = WorkerDependencies {
             config,
             drivers,
-            events: Arc::new(NoEvents),
+            events: Arc::new(NoopWorkerEvents),
         };
         let (worker, mut handle) = Worker::new(options, parts);
         let stop = CancellationToken::new();
@@ -378,9 +378,10 @@ async fn builders_make_what_only_they_can_with_real_job_servers_between() {
             "the other image is gone, and nobody answers for it",
             || async {
                 let functions =
-                    Functions::ask(std::slice::from_ref(&server.endpoint), PATIENCE).await;
-                let gone = !functions.answers(&Function::Info(builds[1].clone()))
-                    && functions.answers(&Function::Upload(builds[0].clone()));
+                    RegisteredFunctions::fetch(std::slice::from_ref(&server.endpoint), PATIENCE)
+                        .await;
+                let gone = !functions.is_registered(&Function::Info(builds[1].clone()))
+                    && functions.is_registered(&Function::Upload(builds[0].clone()));
                 let images = records.0.images();
                 let debian = images.builds(&names[1].parse().unwrap()).await.unwrap();
                 let left = hosts[1].files() + debian.len();
@@ -418,7 +419,9 @@ async fn what_one_worker_is_unable_to_build_another_one_builds() {
         records.request().await;
         records.settled(2, &clouds).await;
     }
-    let notes = Notes::read(&**records.0.tree(), &image()).await.unwrap();
+    let notes = ImageNotes::read(&**records.0.tree(), &image())
+        .await
+        .unwrap();
     assert!(notes.setbacks.is_empty(), "{notes:?}");
     steward.stop().await;
     for worker in workers {

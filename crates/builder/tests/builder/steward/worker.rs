@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use nodeyard_builder::jobs::{
-    BuildJob, BuildResult, DeleteJob, Failure, FailureKind, FormatInfo, Function, ImageInfo,
+    BuildJob, BuildResult, DeleteJob, FailureKind, FormatInfo, Function, ImageInfo, JobFailure,
     LocalState, UploadDeleteJob, UploadInfo, UploadJob, UploadProgress, UploadResult, from_payload,
     to_payload,
 };
@@ -506,7 +506,7 @@ async fn answer(job: &Job, fault: Option<Fault>, good: Bytes) -> Result<Bytes, J
     match fault {
         None => Ok(good),
         Some(Fault::Fails) => {
-            let failure = Failure::new(FailureKind::Failed, "the script says so");
+            let failure = JobFailure::new(FailureKind::Failed, "the script says so");
             job.data(failure.to_line()).await;
             Err(JobError::Fail)
         }

@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex};
 use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair as _};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use nodeyard_builder::steward::notes::Notes;
-use nodeyard_builder::steward::{Functions, draw, read_market};
+use nodeyard_builder::steward::notes::ImageNotes;
+use nodeyard_builder::steward::{RegisteredFunctions, load_image_state, read_market};
 use nodeyard_image::Hasher;
 use nodeyard_model::{BuildState, ImageBuild};
 use nodeyard_plan::images::{Market, Pace, decide};
@@ -194,13 +194,13 @@ impl Bed {
 
     /// What `image why` says.
     async fn why(&self, records: &Records) -> String {
-        let functions = Functions::ask(
+        let functions = RegisteredFunctions::fetch(
             std::slice::from_ref(&self.server.endpoint),
             crate::steward::bed::PATIENCE,
         )
         .await;
         let config = parse(&self.text);
-        let picture = draw(&records.0, &config, &functions, &image())
+        let picture = load_image_state(&records.0, &config, &functions, &image())
             .await
             .unwrap();
         let now = nodeyard_model::now();
@@ -241,7 +241,9 @@ async fn an_image_that_zuul_made_from_its_api_to_its_end() {
     assert!(path.with_extension("qcow2.sha256").exists());
     let kept = std::fs::read_to_string(path.with_extension("d").join("zuul.json")).unwrap();
     assert!(kept.contains("aaaa") && kept.contains(&sha256(&plain)));
-    let notes = Notes::read(&**records.0.tree(), &image()).await.unwrap();
+    let notes = ImageNotes::read(&**records.0.tree(), &image())
+        .await
+        .unwrap();
     let provenance = notes.builds[&id].provenance.as_ref().unwrap();
     assert_eq!(provenance.build.project.as_deref(), Some("infra/images"));
     let log = bed.host.0.path().join(format!("logs/ubuntu-{id}.log"));
@@ -541,7 +543,9 @@ async fn only_what_is_signed_for_this_job_is_admitted() {
         .publish("inside", |build| sign(build, &signer, "main"));
     records.request().await;
     let (id, _) = eventually("the next one is imported", || ready(&records, "inside")).await;
-    let notes = Notes::read(&**records.0.tree(), &image()).await.unwrap();
+    let notes = ImageNotes::read(&**records.0.tree(), &image())
+        .await
+        .unwrap();
     let provenance = notes.builds[&id].provenance.as_ref().unwrap();
     assert!(provenance.artifacts["qcow2"].signed_by.is_some());
     steward.stop().await;

@@ -8,9 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use nodeyard_builder::jobs::{Failure, ImageInfo};
+use nodeyard_builder::jobs::{ImageInfo, JobFailure};
 use nodeyard_builder::source::LogLimits;
-use nodeyard_builder::worker::{self, Handle, NoEvents, Options, Parts, Worker};
+use nodeyard_builder::worker::{
+    self, ImageWorkerHandle, NoopWorkerEvents, Options, Worker, WorkerDependencies,
+};
 use nodeyard_config::{self as config, Config, Environment, Fake, Mode};
 use nodeyard_driver::{CloudImage, Driver as _, Error, Owner, SystemId};
 use nodeyard_driver_common::DriverKinds;
@@ -217,10 +219,10 @@ impl Jobs {
     }
 
     /// Calls a function, and returns its result or why it failed.
-    pub(crate) async fn call(&self, function: &str, payload: &str) -> Result<Vec<u8>, Failure> {
+    pub(crate) async fn call(&self, function: &str, payload: &str) -> Result<Vec<u8>, JobFailure> {
         match self.outcome(function, payload).await {
             JobOutcome::Complete(data) => Ok(data.to_vec()),
-            JobOutcome::Fail(data) => Err(Failure::from_data(&data).unwrap_or_else(|| {
+            JobOutcome::Fail(data) => Err(JobFailure::from_data(&data).unwrap_or_else(|| {
                 panic!(
                     "{function} failed without a reason: {:?}",
                     String::from_utf8_lossy(&data)
@@ -433,7 +435,7 @@ pub(crate) fn parse(text: &str) -> Arc<Config> {
 
 /// A worker at work.
 pub(crate) struct Running {
-    pub(crate) handle: Handle,
+    pub(crate) handle: ImageWorkerHandle,
     pub(crate) config: watch::Sender<Arc<Config>>,
     stop: CancellationToken,
     task: JoinHandle<Result<(), worker::Error>>,
@@ -487,16 +489,16 @@ impl Running {
             head: 64 << 10,
             tail: 4 << 10,
         };
-        options.tidy_every = Duration::from_millis(100);
+        options.cleanup_interval = Duration::from_millis(100);
         options.unable_pause = Duration::from_millis(500);
         options.space_check_every = Duration::from_millis(100);
         change(&mut options);
         let connections = connections(&options);
         let (sender, receiver) = watch::channel(config);
-        let parts = Parts {
+        let parts = WorkerDependencies {
             config: receiver,
             drivers: kinds(clouds),
-            events: Arc::new(NoEvents),
+            events: Arc::new(NoopWorkerEvents),
         };
         let (worker, mut handle) = Worker::new(options, parts);
         let stop = CancellationToken::new();

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nodeyard_builder::jobs::{FailureKind, LocalState, UploadProgress};
-use nodeyard_builder::worker::{NoEvents, Options, Parts, Worker};
+use nodeyard_builder::worker::{NoopWorkerEvents, Options, Worker, WorkerDependencies};
 use nodeyard_config::Fake;
 use nodeyard_driver::Error;
 use nodeyard_driver_fake::{self as fake, Connector, Http, Simulate, Span, Transport};
@@ -51,10 +51,10 @@ fn working_until_killed() {
     let options = Options::new("builder02.example.com", vec![gearman]);
     let (_sender, config) = watch::channel(config);
     let drivers = kinds(Arc::new(Remote(text(CLOUD))));
-    let parts = Parts {
+    let parts = WorkerDependencies {
         config,
         drivers,
-        events: Arc::new(NoEvents),
+        events: Arc::new(NoopWorkerEvents),
     };
     let (worker, _handle) = Worker::new(options, parts);
     let runtime = tokio::runtime::Runtime::new().unwrap();

@@ -198,7 +198,9 @@ async fn no_signature_of_an_address_is_kept() {
     let (id, _) = eventually("it is imported", || ready(&records, "aaaa")).await;
     let place = bed.host.0.path().join(format!("images/ubuntu-{id}.d"));
     let kept = std::fs::read_to_string(place.join("zuul.json")).unwrap();
-    let notes = Notes::read(&**records.0.tree(), &image()).await.unwrap();
+    let notes = ImageNotes::read(&**records.0.tree(), &image())
+        .await
+        .unwrap();
     let noted = serde_json::to_string(&notes.builds[&id].provenance).unwrap();
     for text in [&kept, &noted] {
         assert!(text.contains("https://logs.example/aaaa/"), "{text}");
@@ -232,7 +234,9 @@ async fn what_was_admitted_unchecked_is_told_as_such() {
     let (worker, steward) = (bed.worker().await, bed.steward().await);
     let records = Records::of(&bed.store).await;
     let (id, _) = eventually("it is imported", || ready(&records, "aaaa")).await;
-    let notes = Notes::read(&**records.0.tree(), &image()).await.unwrap();
+    let notes = ImageNotes::read(&**records.0.tree(), &image())
+        .await
+        .unwrap();
     let provenance = notes.builds[&id].provenance.as_ref().unwrap();
     let file = &provenance.artifacts["qcow2"];
     assert!(file.unchecked && file.promised.is_empty(), "{file:?}");

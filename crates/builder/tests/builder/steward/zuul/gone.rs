@@ -1,6 +1,6 @@
 //! What is known of a build that retention has removed.
 
-use nodeyard_builder::steward::notes::Notes;
+use nodeyard_builder::steward::notes::ImageNotes;
 use nodeyard_model::{BuildId, Node, NodeState, UploadKey, layout};
 use nodeyard_store::{TreePath, ext};
 
@@ -9,7 +9,9 @@ use crate::steward::bed::{Records, eventually, image};
 
 /// The notes on builds that are gone.
 async fn gone(records: &Records) -> Vec<BuildId> {
-    let notes = Notes::read(&**records.0.tree(), &image()).await.unwrap();
+    let notes = ImageNotes::read(&**records.0.tree(), &image())
+        .await
+        .unwrap();
     let gone = notes.builds.iter().filter(|(_, known)| known.gone);
     gone.map(|(build, _)| *build).collect()
 }
@@ -46,7 +48,9 @@ async fn where_a_build_came_from_is_known_until_its_last_node_has_gone() {
         (gone(&records).await == [first]).then_some(())
     })
     .await;
-    let notes = Notes::read(&**records.0.tree(), &image()).await.unwrap();
+    let notes = ImageNotes::read(&**records.0.tree(), &image())
+        .await
+        .unwrap();
     let known = notes.builds[&first].provenance.as_ref().unwrap();
     assert_eq!(&*known.build.uuid, "aaaa");
 

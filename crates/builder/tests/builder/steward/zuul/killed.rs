@@ -3,7 +3,7 @@
 //! A steward dies before or after its n-th write to the store, for every n there is, and another one takes over or is
 //! there already. Whatever n is, both builds of Zuul are imported, and nothing is left over.
 
-use nodeyard_builder::steward::NoEvents;
+use nodeyard_builder::steward::NoopStewardEvents;
 use nodeyard_store::testing::{Fuse, Moment, Mortal};
 
 use super::*;
@@ -25,7 +25,7 @@ async fn die(at: usize, moment: Moment, is_beside: bool) -> bool {
     };
     let fuse = Fuse::new(at, moment);
     let tree = Mortal::by_writes(bed.store.session().await, &fuse);
-    let events = Arc::new(NoEvents);
+    let events = Arc::new(NoopStewardEvents);
     let victim = Running::start_with(tree as _, &bed.server, &bed.text, events, impatient());
     let mut life = tokio::spawn({
         let bed = Arc::clone(&bed);

@@ -6,19 +6,19 @@ use std::sync::Arc;
 use nodeyard_model::{ImageName, ProviderName};
 use nodeyard_plan::images::{BuildVerdict, Explanation, UploadVerdict, WhyBuild};
 
-use crate::steward::events::{Events, WorkState};
+use crate::steward::events::{StewardEvents, WorkState};
 
 /// What was told last.
 #[derive(Debug)]
-pub(super) struct States {
-    events: Arc<dyn Events>,
+pub(super) struct WorkStates {
+    events: Arc<dyn StewardEvents>,
     builds: HashMap<ImageName, WorkState>,
     uploads: HashMap<(ImageName, ProviderName), WorkState>,
     requests: HashMap<ImageName, bool>,
 }
 
-impl States {
-    pub(super) fn new(events: Arc<dyn Events>) -> Self {
+impl WorkStates {
+    pub(super) fn new(events: Arc<dyn StewardEvents>) -> Self {
         Self {
             events,
             builds: HashMap::new(),
@@ -27,7 +27,7 @@ impl States {
         }
     }
 
-    pub(super) fn tell(&mut self, explanation: &Explanation) {
+    pub(super) fn update(&mut self, explanation: &Explanation) {
         let image = &explanation.image;
         let state = match explanation.build {
             BuildVerdict::Paused { .. } => WorkState::Paused,

@@ -7,18 +7,18 @@ use nodeyard_image::ProgressFn;
 
 /// Bytes that have come, and that there are; none while that is not known.
 #[derive(Debug, Clone)]
-pub(super) struct Tally(Arc<[(AtomicU64, AtomicU64)]>);
+pub(super) struct DownloadProgress(Arc<[(AtomicU64, AtomicU64)]>);
 
-impl Tally {
+impl DownloadProgress {
     pub(super) fn new(downloads: usize) -> Self {
         Self((0..downloads).map(|_| Default::default()).collect())
     }
 
     /// What a download tells how far it is.
-    pub(super) fn meter(&self, download: usize) -> ProgressFn {
-        let tally = Arc::clone(&self.0);
+    pub(super) fn reporter(&self, download: usize) -> ProgressFn {
+        let download_progress = Arc::clone(&self.0);
         Arc::new(move |done, all| {
-            if let Some((known_done, known_all)) = tally.get(download) {
+            if let Some((known_done, known_all)) = download_progress.get(download) {
                 known_done.store(done, Ordering::Relaxed);
                 known_all.store(all.unwrap_or(0), Ordering::Relaxed);
             }
@@ -26,7 +26,7 @@ impl Tally {
     }
 
     /// All together; the second number is 0 while it is not known of each.
-    pub(super) fn sum(&self) -> (u64, u64) {
+    pub(super) fn total(&self) -> (u64, u64) {
         let mut sum = (0_u64, Some(0_u64));
         for (done, all) in &*self.0 {
             let all = Some(all.load(Ordering::Relaxed)).filter(|all| *all > 0);
@@ -43,15 +43,15 @@ mod tests {
 
     #[test]
     fn several_downloads_are_one() {
-        let tally = Tally::new(2);
-        let (first, second) = (tally.meter(0), tally.meter(1));
+        let download_progress = DownloadProgress::new(2);
+        let (first, second) = (download_progress.reporter(0), download_progress.reporter(1));
         first(10, Some(100));
-        assert_eq!(tally.sum(), (10, 0));
+        assert_eq!(download_progress.total(), (10, 0));
         second(5, Some(50));
-        assert_eq!(tally.sum(), (15, 150));
+        assert_eq!(download_progress.total(), (15, 150));
         first(100, Some(100));
-        assert_eq!(tally.sum(), (105, 150));
+        assert_eq!(download_progress.total(), (105, 150));
         second(6, None);
-        assert_eq!(tally.sum(), (106, 0));
+        assert_eq!(download_progress.total(), (106, 0));
     }
 }

@@ -12,21 +12,21 @@ use nodeyard_plan::images::{Build, Picture, Request, Upload, ZuulBuild};
 use nodeyard_store::registry::Registry;
 use nodeyard_store::{Error, Record, Result, Stat, Tree, TreePath, ext};
 
-use super::functions::Functions;
-use super::notes::{BuildNotes, Notes};
+use super::functions::RegisteredFunctions;
+use super::notes::{BuildNotes, ImageNotes};
 use super::policy;
 use super::zuul::read_market;
 
 /// The picture of an image as it is now: nothing that was written before the call is missing from it.
-pub async fn draw(
+pub async fn load_image_state(
     registry: &Registry,
     config: &Config,
-    functions: &Functions,
+    functions: &RegisteredFunctions,
     image: &ImageName,
 ) -> Result<Picture> {
     let tree = &**registry.tree();
     tree.sync().await?;
-    let notes = Notes::read(tree, image).await?;
+    let notes = ImageNotes::read(tree, image).await?;
     let market = read_market(tree, image).await?;
     let canary = TreePath::new(layout::image_canary(image))?;
     let canary = ext::read_json(tree, &canary).await?.unwrap_or_default();
@@ -80,7 +80,7 @@ async fn build(
     tree: &dyn Tree,
     key: BuildKey,
     record: &Record,
-    notes: &Notes,
+    notes: &ImageNotes,
 ) -> Result<Option<(BuildId, Build)>> {
     let place = path(layout::build(&key))?;
     let Some(value) = readable(&place, record, ImageBuild::from_json) else {

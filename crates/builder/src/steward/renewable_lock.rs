@@ -6,14 +6,14 @@ use nodeyard_store::{Result, ext};
 /// A lock that is taken again when its session was lost. Meanwhile others may have had it: whatever is written
 /// under a claim depends on what is read first.
 #[derive(Debug)]
-pub(super) struct Claim {
+pub(super) struct RenewableLock {
     lock: Lock,
     guard: LockGuard,
 }
 
-impl Claim {
+impl RenewableLock {
     /// None if somebody else has it.
-    pub(super) async fn attempt(lock: Lock) -> Result<Option<Self>> {
+    pub(super) async fn try_acquire(lock: Lock) -> Result<Option<Self>> {
         let guard = lock.try_acquire().await?;
         // What was locked may be gone when the lock is taken again, and is not to be brought back.
         let lock = lock.of_existing();

@@ -10,26 +10,26 @@ use nodeyard_driver_common::{DriverContext, DriverKinds};
 use nodeyard_model::ProviderName;
 
 /// Callers say for whom they ask, so there is no natural end to the number of drivers.
-const MOST: usize = 64;
+const MAX_DRIVERS: usize = 64;
 
 /// Drivers that were made, for as long as the configuration of their provider stays.
-pub(super) struct Drivers {
+pub(super) struct DriverCache {
     kinds: DriverKinds,
-    made: Mutex<HashMap<(driver::SystemId, ProviderName), Made>>,
+    made: Mutex<HashMap<(driver::SystemId, ProviderName), CachedDriver>>,
 }
 
-struct Made {
+struct CachedDriver {
     config: config::Provider,
     driver: Arc<dyn Driver>,
 }
 
-impl fmt::Debug for Drivers {
+impl fmt::Debug for DriverCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Drivers")
+        f.write_str("DriverCache")
     }
 }
 
-impl Drivers {
+impl DriverCache {
     pub(super) fn new(kinds: DriverKinds) -> Self {
         Self {
             kinds,
@@ -54,11 +54,11 @@ impl Drivers {
         }
         let context = DriverContext::new(owner.clone());
         let driver = self.kinds.make(provider, context)?;
-        if made.len() >= MOST {
+        if made.len() >= MAX_DRIVERS {
             made.clear();
         }
         let config = provider.clone();
-        let entry = Made {
+        let entry = CachedDriver {
             config,
             driver: Arc::clone(&driver),
         };

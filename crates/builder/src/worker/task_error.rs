@@ -4,19 +4,19 @@ use nodeyard_image::{CommitError, ConvertError};
 use nodeyard_model::{coded, with_causes};
 use tokio::task::JoinError;
 
-use crate::jobs::{BadPayload, Failure, FailureKind};
+use crate::jobs::{FailureKind, InvalidPayload, JobFailure};
 use crate::source::SourceError;
 
 /// Why a job has no result.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Problem {
+pub(super) enum TaskError {
     /// The caller gets the reason, and WORK_FAIL.
-    Expected(Failure),
+    Failed(JobFailure),
     /// The caller gets WORK_EXCEPTION with this text.
-    Surprise(String),
+    Internal(String),
 }
 
-impl Problem {
+impl TaskError {
     pub(super) fn refused(reason: impl Into<String>) -> Self {
         Self::new(FailureKind::Refused, reason)
     }
@@ -38,26 +38,26 @@ impl Problem {
     }
 
     pub(super) fn new(kind: FailureKind, reason: impl Into<String>) -> Self {
-        Self::Expected(Failure::new(kind, reason))
+        Self::Failed(JobFailure::new(kind, reason))
     }
 
     /// As it is kept in a manifest, and as others are told who ask later. A mistake of this program says nothing of
     /// what it worked on, so another may try.
-    pub(super) fn into_failure(self) -> Failure {
+    pub(super) fn into_failure(self) -> JobFailure {
         match self {
-            Self::Expected(failure) => failure,
-            Self::Surprise(reason) => Failure::new(FailureKind::Unable, reason),
+            Self::Failed(failure) => failure,
+            Self::Internal(reason) => JobFailure::new(FailureKind::Unable, reason),
         }
     }
 }
 
-impl From<BadPayload> for Problem {
-    fn from(error: BadPayload) -> Self {
+impl From<InvalidPayload> for TaskError {
+    fn from(error: InvalidPayload) -> Self {
         Self::refused(with_causes(&error))
     }
 }
 
-impl From<CommitError> for Problem {
+impl From<CommitError> for TaskError {
     fn from(error: CommitError) -> Self {
         match error {
             CommitError::File(_) => Self::unable(coded(&error)),
@@ -66,7 +66,7 @@ impl From<CommitError> for Problem {
     }
 }
 
-impl From<nodeyard_image::Error> for Problem {
+impl From<nodeyard_image::Error> for TaskError {
     fn from(error: nodeyard_image::Error) -> Self {
         use nodeyard_image::Error as E;
         let kind = match &error {
@@ -79,7 +79,7 @@ impl From<nodeyard_image::Error> for Problem {
     }
 }
 
-impl From<ConvertError> for Problem {
+impl From<ConvertError> for TaskError {
     fn from(error: ConvertError) -> Self {
         match error {
             ConvertError::Repository(error) => error.into(),
@@ -89,39 +89,39 @@ impl From<ConvertError> for Problem {
     }
 }
 
-impl From<SourceError> for Problem {
+impl From<SourceError> for TaskError {
     fn from(error: SourceError) -> Self {
         let kind = match &error {
             // Another worker may have the program.
             SourceError::Start { .. } => FailureKind::Unable,
             _ => FailureKind::Failed,
         };
-        Self::Expected(Failure {
+        Self::Failed(JobFailure {
             exit_code: error.exit_code(),
-            ..Failure::new(kind, coded(&error))
+            ..JobFailure::new(kind, coded(&error))
         })
     }
 }
 
-impl From<JoinError> for Problem {
+impl From<JoinError> for TaskError {
     fn from(error: JoinError) -> Self {
         // The text of a panic is for our log only.
         tracing::error!(
             error = &error as &dyn std::error::Error,
             "image work has panicked"
         );
-        Self::Surprise("this worker made a mistake; its log has more".to_owned())
+        Self::Internal("this worker made a mistake; its log has more".to_owned())
     }
 }
 
 /// Does something that blocks.
 pub(super) async fn blocking<T, E>(
     work: impl FnOnce() -> Result<T, E> + Send + 'static,
-) -> Result<T, Problem>
+) -> Result<T, TaskError>
 where
     T: Send + 'static,
     E: Send + 'static,
-    Problem: From<E>,
+    TaskError: From<E>,
 {
     Ok(tokio::task::spawn_blocking(work).await??)
 }
@@ -133,7 +133,7 @@ mod tests {
     #[tokio::test]
     async fn a_panic_is_not_held_against_what_was_worked_on() {
         let panicked = tokio::spawn(async { panic!("a mistake") }).await;
-        let problem = Problem::from(panicked.unwrap_err());
+        let problem = TaskError::from(panicked.unwrap_err());
         assert_eq!(problem.into_failure().kind, FailureKind::Unable);
     }
 }
