@@ -188,11 +188,11 @@ impl ArtifactProvenance {
     /// What is known of its bytes, for people.
     pub fn verdict(&self) -> &'static str {
         if self.unchecked {
-            "its digest was not looked at, since checksum is off"
+            "digest not checked (checksum is off)"
         } else if self.promised.is_empty() {
-            "no digest was promised"
+            "no digest was published"
         } else {
-            "has the digest that was promised"
+            "digest matches the published one"
         }
     }
 }
@@ -398,7 +398,7 @@ impl JobFailure {
 
 /// A payload that is not what its function takes.
 #[derive(Debug, thiserror::Error)]
-#[error("the payload of {function} is not the JSON object it takes")]
+#[error("invalid payload for {function}")]
 pub struct InvalidPayload {
     function: String,
     #[source]

@@ -74,9 +74,9 @@ impl BuildOrder {
 
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
-    #[error("the image's command is not one: it is empty, or a quote is not closed")]
+    #[error("invalid build command: it is empty or has an unclosed quote")]
     NotACommand,
-    #[error("{program} cannot be started; it must be installed and executable on this worker")]
+    #[error("failed to start {program}; it must be installed and executable on this worker")]
     Start {
         program: Box<str>,
         #[source]
@@ -91,7 +91,7 @@ pub enum SourceError {
     Stopped,
     /// Because the caller said so; but not all of it.
     #[error(
-        "processes of it run on, since they are another user's and `sudo -n kill` may not end them: {processes}"
+        "processes of the build are still running because they belong to another user and `sudo -n kill` is not permitted: {processes}"
     )]
     StillRuns { processes: Box<str> },
     /// Of sources that are no programs.

@@ -134,11 +134,11 @@ impl fmt::Debug for WorkerDependencies {
 /// Why a worker cannot work.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("`images-dir` is not set, and a builder has to keep its images somewhere")]
+    #[error("`images-dir` is not set: a builder needs a directory for its images")]
     NoImagesDir,
-    #[error("the images cannot be used")]
+    #[error("failed to open the image directory")]
     Repository(#[source] OpenError),
-    #[error("the task that opens the images has failed")]
+    #[error("internal error while opening the image directory")]
     Task(#[source] tokio::task::JoinError),
 }
 
@@ -308,7 +308,7 @@ impl Worker {
             .await
             .is_err()
         {
-            tracing::warn!("image work did not stop in time and is dropped");
+            tracing::warn!("timed out waiting for image work to stop; aborting it");
         }
         Ok(())
     }
@@ -333,7 +333,7 @@ async fn open(options: &Options, config: &Config) -> Result<Repository, Error> {
                 .join(format!("{}-{}", image.image, image.id));
             let ended = source::kill_leftovers(&base);
             if ended > 0 {
-                tracing::warn!(image = %image.image, id = %image.id, ended, "processes of a lost build are ended");
+                tracing::warn!(image = %image.image, id = %image.id, ended, "killed processes of interrupted build");
             }
         }
         Ok(repository)
@@ -391,7 +391,7 @@ impl WorkerContext {
                     .for_each(|id| context.unregister_image(id)),
                 Err(error) => {
                     let error = &error as &dyn std::error::Error;
-                    tracing::warn!(error, "deletions that failed cannot be tried again now");
+                    tracing::warn!(error, "failed to finish deletions; retrying later");
                 }
             }
         };
@@ -412,7 +412,7 @@ impl WorkerContext {
                     Ok(()) => context.unregister_image(&image.id),
                     Err(error) => {
                         let error = &error as &dyn std::error::Error;
-                        tracing::warn!(error, id = %image.id, "the note of a failed build stays");
+                        tracing::warn!(error, id = %image.id, "failed to delete manifest of failed build; retrying later");
                     }
                 }
             }

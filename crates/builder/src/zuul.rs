@@ -13,9 +13,9 @@ use serde_json::{Map, Value};
 /// Why nothing can be fetched with this configuration.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SetupError {
-    #[error("`api-url` cannot be used")]
+    #[error("invalid `api-url`")]
     Url(#[from] nodeyard_fetch::UrlError),
-    #[error("the settings of the image cannot be used")]
+    #[error("invalid HTTP settings of the image")]
     HttpClient(#[from] nodeyard_fetch::Error),
 }
 

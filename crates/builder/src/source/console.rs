@@ -134,7 +134,7 @@ impl BuildConsole {
         let tail = std::mem::take(&mut self.tail);
         let omitted = self.beyond - tail.len() as u64;
         if omitted > 0 {
-            let note = format!("\n[nodeyard: {omitted} bytes are left out here]\n");
+            let note = format!("\n[nodeyard: {omitted} bytes omitted]\n");
             self.append(note.as_bytes()).await;
         }
         self.append(&tail).await;
@@ -175,7 +175,7 @@ impl BuildConsole {
             // A build is worth more than its log.
             Err(error) => {
                 let (error, path) = (&error as &dyn std::error::Error, self.path.display());
-                tracing::warn!(error, %path, "a build log cannot be written any more");
+                tracing::warn!(error, %path, "failed to write build log; discarding further output");
                 self.file = None;
             }
         }
@@ -204,7 +204,7 @@ pub fn prune_logs(directory: &Path, image: &ImageName, keep: u64) -> io::Result<
     for (_, path) in logs.iter().take(usize::try_from(excess).unwrap_or(0)) {
         if let Err(error) = std::fs::remove_file(path) {
             let (error, path) = (&error as &dyn std::error::Error, path.display());
-            tracing::warn!(error, %path, "an old build log cannot be removed");
+            tracing::warn!(error, %path, "failed to remove old build log");
         }
     }
     Ok(())
@@ -243,10 +243,7 @@ mod tests {
     async fn a_log_keeps_its_beginning_and_its_end() {
         let limits = LogLimits { head: 10, tail: 5 };
         let (text, state) = log(limits, &["0123456789", "abcdef", "ghi", "jklmn"]).await;
-        assert_eq!(
-            text,
-            "0123456789\n[nodeyard: 9 bytes are left out here]\njklmn"
-        );
+        assert_eq!(text, "0123456789\n[nodeyard: 9 bytes omitted]\njklmn");
         assert_eq!(state.length, text.len() as u64);
         assert!(state.ended);
         let (text, _) = log(limits, &["0123456789abc"]).await;

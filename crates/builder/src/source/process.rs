@@ -210,7 +210,7 @@ pub(super) async fn run<S: ProgressScale>(
         processes: left.join(", ").into(),
     });
     if let Some(left) = &left {
-        tracing::warn!(program = %program.name, "a build has ended, but {left}");
+        tracing::warn!(program = %program.name, error = left as &dyn std::error::Error, "build ended but some of its processes are still running");
         console.write_line(&format!("[nodeyard: {left}]")).await;
     }
     let status = match status {

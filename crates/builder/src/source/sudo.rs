@@ -34,7 +34,7 @@ pub(super) fn signal(to: SignalTarget, signal: Signal) -> bool {
     });
     if let Err(error) = &sent {
         let error = error as &dyn std::error::Error;
-        tracing::debug!(error, to, "sudo does not signal the processes of a build");
+        tracing::debug!(error, to, "failed to signal build processes with sudo");
     }
     sent.is_ok()
 }

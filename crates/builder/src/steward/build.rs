@@ -44,7 +44,7 @@ impl StewardContext {
         record.builder = Some((&*self.hostname).into());
         record.formats = formats.iter().collect();
         let stat = self.registry.images().create_build(&key, &record).await?;
-        tracing::info!(%image, build = %key.build, "build begins");
+        tracing::info!(%image, build = %key.build, "started build");
         let build = BuildAttempt::new(self, key, stat.czxid, formats.clone());
         build.submit_build(lock).await
     }
@@ -64,7 +64,7 @@ impl StewardContext {
             lock.release().await?;
             return Ok(WorkOutcome::Skipped);
         };
-        tracing::info!(%image, %build, "a build without a steward is taken over");
+        tracing::info!(%image, %build, "resumed build without steward");
         let requested = stored.value.formats.iter().map(Box::from).collect();
         let mut attempt = BuildAttempt::new(self, key, stored.stat.czxid, requested);
         attempt.observed_from_start = false;
@@ -207,7 +207,7 @@ impl<'c> BuildAttempt<'c> {
                 JobResult::Failed(failure)
             }
             CallOutcome::Lost(reason) => {
-                tracing::info!(image = %self.key.image, %build, reason, "the answer to a build was lost");
+                tracing::info!(image = %self.key.image, %build, reason, "lost connection to build job; asking its worker");
                 ctx.recover_build(&self.key, &function).await
             }
             CallOutcome::NotSent(reason) => {
@@ -231,7 +231,7 @@ impl<'c> BuildAttempt<'c> {
                 if self.import.is_none() {
                     self.record_lost().await?;
                 }
-                Err(JobFailure::unable("no worker knows of the build any more"))
+                Err(JobFailure::unable("the build was lost: no worker has it"))
             }
         };
         // Before the build can be used: whoever asks where it comes from is told.
@@ -370,7 +370,7 @@ impl<'c> BuildAttempt<'c> {
                 return ctx.record_failure(image, work_failure).await;
             }
         };
-        tracing::info!(%image, %build, builder = %result.builder, "build is ready");
+        tracing::info!(%image, %build, builder = %result.builder, "completed build");
         let formats: Vec<_> = result.formats.iter().map(|(f, i)| (&**f, i)).collect();
         ctx.events.built(&BuildEnded {
             image,

@@ -61,7 +61,7 @@ impl StewardContext {
         let server = functions.find_server(function);
         let server = server.and_then(|server| Some((server, self.directory.endpoint(server)?)));
         let Some((server, endpoint)) = server else {
-            let no_worker = || format!("no worker answers {function}");
+            let no_worker = || format!("no worker has registered {function}");
             let reason = functions.unavailable_reason().unwrap_or_else(no_worker);
             return Err(CallOutcome::NotSent(reason));
         };
@@ -91,7 +91,7 @@ impl StewardContext {
         };
         match tokio::time::timeout(limit, job.wait()).await {
             Ok(outcome) => call_outcome(function, outcome),
-            Err(_) => CallOutcome::Lost(format!("{function} was not answered within {limit:?}")),
+            Err(_) => CallOutcome::Lost(format!("{function} timed out after {limit:?}")),
         }
     }
 
@@ -187,14 +187,14 @@ fn call_outcome(function: &Function, outcome: JobOutcome) -> CallOutcome {
         // A job server says that a job has failed when its worker is gone. Only a worker says why.
         JobOutcome::Fail(data) => match JobFailure::from_data(&data) {
             Some(failure) => CallOutcome::Failed(failure),
-            None => CallOutcome::Lost(format!("{function} failed and its worker did not say why")),
+            None => CallOutcome::Lost(format!("{function} failed: its worker gave no reason")),
         },
         JobOutcome::Exception(text) => {
             let text = String::from_utf8_lossy(&text);
             CallOutcome::Lost(format!("{function} ended unexpectedly: {text}"))
         }
-        JobOutcome::Unknown => CallOutcome::Lost(format!(
-            "the connection was lost before {function} was answered"
-        )),
+        JobOutcome::Unknown => {
+            CallOutcome::Lost(format!("connection lost while waiting for {function}"))
+        }
     }
 }

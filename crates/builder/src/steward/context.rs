@@ -133,7 +133,7 @@ impl StewardContext {
         if counts {
             tracing::warn!(%image, %build, ?subject, reason, "image work failed");
         } else {
-            tracing::info!(%image, %build, ?subject, reason, "image work was not completed; retrying at once");
+            tracing::info!(%image, %build, ?subject, reason, "image work was interrupted; retrying at once");
         }
         // Whoever asks for a build starts the count anew.
         let request = match subject {

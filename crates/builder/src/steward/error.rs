@@ -5,8 +5,8 @@
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    #[error("the store has been closed while the steward was running")]
+    #[error("the store was closed while the steward was running")]
     StoreClosed,
-    #[error("the steward cannot prepare the store")]
+    #[error("failed to prepare the store for the steward")]
     Store(#[from] nodeyard_store::Error),
 }

@@ -162,7 +162,7 @@ fn readable<T>(
         Ok(value) => Some(value),
         Err(error) => {
             let error = &error as &dyn std::error::Error;
-            tracing::warn!(path = %place, error, "malformed record left alone");
+            tracing::warn!(path = %place, error, "failed to parse record; ignoring it");
             None
         }
     }

@@ -168,7 +168,7 @@ impl ImageNotes {
         }
         let stored: StoredNotes = serde_json::from_slice(&record.data).unwrap_or_else(|error| {
             let error = &error as &dyn std::error::Error;
-            tracing::warn!(%path, error, "malformed notes are passed over");
+            tracing::warn!(%path, error, "failed to parse image notes; using empty notes");
             StoredNotes::default()
         });
         Self {

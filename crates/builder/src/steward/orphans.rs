@@ -118,7 +118,7 @@ impl StewardContext {
         record.formats = policy.flat_map(|policy| &policy.formats).collect();
         let key = key_of(info, build);
         self.registry.images().create_build(&key, &record).await?;
-        tracing::info!(image = %info.image, %build, state = ?info.state, "took over a lost build");
+        tracing::info!(image = %info.image, %build, state = ?info.state, "adopted lost build");
         ImageNotes::change(&**self.registry.tree(), &info.image, |notes| {
             notes.lost.remove(&build);
         })
@@ -133,19 +133,19 @@ impl StewardContext {
             // Its files go with the next look.
             match self.call(&function, &(), self.timing.call_timeout).await {
                 CallOutcome::Done(_) => {
-                    tracing::info!(%image, %build, "cancelled a build without a record");
+                    tracing::info!(%image, %build, "cancelled build without record");
                 }
                 outcome => {
-                    tracing::warn!(%image, %build, ?outcome, "failed to cancel a build without a record");
+                    tracing::warn!(%image, %build, ?outcome, "failed to cancel build without record");
                 }
             }
             return;
         }
         match self.delete_files(build, &DeleteJob::default()).await {
-            Ok(()) => tracing::info!(%image, %build, "files without a record are deleted"),
+            Ok(()) => tracing::info!(%image, %build, "deleted files without record"),
             Err(failure) => {
                 let reason = failure.reason;
-                tracing::warn!(%image, %build, reason, "files without a record cannot be deleted");
+                tracing::warn!(%image, %build, reason, "failed to delete files without record");
             }
         }
     }

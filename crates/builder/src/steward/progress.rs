@@ -105,7 +105,7 @@ impl<'t> ProgressReporter<'t> {
             tokio::time::timeout(WRITE_TIMEOUT, put_ephemeral(self.tree, path, data)).await;
         if let Ok(Err(error)) = written {
             let error = &error as &dyn std::error::Error;
-            tracing::debug!(%path, error, "progress is not recorded");
+            tracing::debug!(%path, error, "failed to record job progress");
         }
         self.due = None;
     }

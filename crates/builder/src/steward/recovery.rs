@@ -41,7 +41,7 @@ impl ReportedState<BuildResult> {
                 provenance: info.provenance,
             })),
             LocalState::Failed => {
-                let unknown = || JobFailure::unable("the worker does not say why");
+                let unknown = || JobFailure::unable("the worker gave no reason");
                 Self::Ended(JobResult::Failed(info.failure.unwrap_or_else(unknown)))
             }
         }
@@ -74,7 +74,7 @@ impl StewardContext {
             CallOutcome::Done(data) => from_payload(&function, &data)
                 .inspect_err(|error| {
                     let error = error as &dyn std::error::Error;
-                    tracing::warn!(%build, error, "a worker's answer makes no sense");
+                    tracing::warn!(%build, error, "failed to parse image info from worker");
                 })
                 .ok()
                 .filter(|info: &ImageInfo| info.image_id.build() == Some(build)),

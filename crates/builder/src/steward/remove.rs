@@ -61,7 +61,7 @@ impl StewardContext {
                 .await,
         ) {
             Ok(()) => {
-                tracing::info!(%image, %upload, "upload is deleted");
+                tracing::info!(%image, %upload, "deleted upload");
                 images.delete_upload(&key).await?;
                 self.clear_failures(image, &subject).await?;
             }
@@ -113,7 +113,7 @@ impl StewardContext {
                 if self.has_uploads(image, build).await? {
                     self.clear_failures(image, &subject).await?;
                 } else {
-                    tracing::info!(%image, %build, "build is deleted");
+                    tracing::info!(%image, %build, "deleted build");
                     images.delete_build(&key).await?;
                     let in_use = booted_builds(&self.registry, image).await?;
                     ImageNotes::change(tree, image, |notes| notes.forget_build(build, &in_use))
@@ -163,7 +163,7 @@ impl StewardContext {
         let subject = Subject::DropFiles { build };
         match self.delete_files(build, &job).await {
             Ok(()) => {
-                tracing::info!(%image, %build, ?formats, "files are deleted after the upload");
+                tracing::info!(%image, %build, ?formats, "deleted files after upload");
                 ImageNotes::change(&**self.registry.tree(), image, |notes| {
                     notes.setbacks.remove(&subject);
                     let dropped = &mut notes.builds.entry(build).or_default().dropped;

@@ -16,7 +16,7 @@ impl StewardContext {
         let report = StewardReport::new(picture, explanation);
         if let Err(error) = self.write_report(picture, &report).await {
             let error = &error as &dyn std::error::Error;
-            tracing::debug!(image = %picture.image, error, "failed to report the state of an image to launchers");
+            tracing::debug!(image = %picture.image, error, "failed to write image report for launchers");
         }
     }
 

@@ -171,7 +171,7 @@ impl ImageScheduler {
                     for build in orphans {
                         if let Err(error) = ctx.handle_orphan(build).await {
                             let error = &error as &dyn std::error::Error;
-                            tracing::debug!(%build, error, "an image without a record is left for later");
+                            tracing::debug!(%build, error, "failed to handle image without record; retrying later");
                         }
                     }
                     Some(orphan_candidates)
@@ -198,7 +198,7 @@ impl ImageScheduler {
                 let plan = evaluate(&ctx, &image).await;
                 let plan = plan.inspect_err(|error| {
                     let error = error as &dyn std::error::Error;
-                    tracing::debug!(%image, error, "the image cannot be looked at now");
+                    tracing::debug!(%image, error, "failed to evaluate image; retrying later");
                 });
                 TaskResult::Evaluated(image, plan.ok().map(Box::new))
             });
@@ -224,10 +224,7 @@ impl ImageScheduler {
             Ok((_, result)) => self.handle_result(result),
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
-                tracing::error!(
-                    error,
-                    "a task of the steward has panicked; it is tried again"
-                );
+                tracing::error!(error, "steward task panicked; retrying");
                 match task_kind {
                     Some(SchedulerTask::Evaluate(image)) => {
                         self.handle_result(TaskResult::Evaluated(image, None))
@@ -280,7 +277,7 @@ impl ImageScheduler {
                         self.dirty.extend(images);
                         self.ready.send_replace(true);
                     }
-                    None => tracing::debug!("the store does not answer now"),
+                    None => tracing::debug!("failed to list images; retrying later"),
                 }
                 if self.scan_again {
                     self.start_scan();

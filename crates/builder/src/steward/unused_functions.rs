@@ -25,7 +25,7 @@ pub(super) async fn drop_regularly(server: GearmanEndpoint, every: Duration, lim
             Ok(dropped) => tracing::debug!(%server, dropped, "dropped unused functions"),
             Err(error @ (AdminError::NoResponse { .. } | AdminError::Refused { .. })) => {
                 let error = &error as &dyn std::error::Error;
-                tracing::info!(%server, error, "gearman server does not drop functions; it lists them until its restart");
+                tracing::info!(%server, error, "gearman server cannot drop functions; unused functions stay listed until it restarts");
                 return;
             }
             Err(error) => {

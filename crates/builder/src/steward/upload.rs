@@ -44,7 +44,7 @@ impl StewardContext {
         let mut record = ImageUpload::new(UploadState::Uploading, now());
         copy_login(&mut record, &built.value);
         let (upload, _) = images.create_upload(&build, provider, &record).await?;
-        tracing::info!(%image, build = %build.build, %provider, upload = %upload.upload, "upload begins");
+        tracing::info!(%image, build = %build.build, %provider, upload = %upload.upload, "started upload");
         let attempt = UploadAttempt::new(self, upload, built.value, built.stat.czxid);
         attempt.submit(lock).await
     }
@@ -65,7 +65,7 @@ impl StewardContext {
         else {
             return Ok(WorkOutcome::Skipped);
         };
-        tracing::info!(%image, %upload, "an upload without a steward is taken over");
+        tracing::info!(%image, %upload, "resumed upload without steward");
         let build = key(image, *build);
         let built = self.registry.images().build(&build).await?;
         let Some(built) = built else {
@@ -183,7 +183,7 @@ impl<'c> UploadAttempt<'c> {
             },
             CallOutcome::Failed(failure) => JobResult::Failed(failure),
             CallOutcome::Lost(reason) => {
-                tracing::info!(image = %build.image, build = %build.build, %provider, reason, "the answer to an upload was lost");
+                tracing::info!(image = %build.image, build = %build.build, %provider, reason, "lost connection to upload job; asking its worker");
                 recover.await
             }
             CallOutcome::NotSent(reason) => JobResult::Failed(JobFailure::unable(reason)),
@@ -200,7 +200,7 @@ impl<'c> UploadAttempt<'c> {
         let result = match job_result {
             JobResult::Done(result) => Ok(result),
             JobResult::Failed(failure) => Err(failure),
-            JobResult::Lost => Err(JobFailure::unable("no worker knows of the upload any more")),
+            JobResult::Lost => Err(JobFailure::unable("the upload was lost: no worker has it")),
         };
         let stored = loop {
             match self.store(lock.guard(), result.as_ref().ok()).await {
@@ -255,7 +255,7 @@ impl<'c> UploadAttempt<'c> {
         let UploadKey {
             build, provider, ..
         } = &self.key;
-        tracing::info!(image = %build.image, build = %build.build, %provider, "upload is ready");
+        tracing::info!(image = %build.image, build = %build.build, %provider, "completed upload");
         let took = self.started.elapsed();
         self.ctx.events.uploaded(&build.image, provider, took);
         let subject = self.subject();
@@ -303,6 +303,6 @@ impl<'c> UploadAttempt<'c> {
         let limit = self.ctx.timing.cloud_call_timeout;
         let outcome = self.ctx.call(&function, &job, limit).await;
         tracing::warn!(image = %build.image, build = %build.build, %provider, ?outcome,
-            "the record of an upload is gone, so it is deleted");
+            "deleted upload from cloud because its record is gone");
     }
 }

@@ -98,7 +98,7 @@ impl StewardContext {
             .await;
         self.events.polled(image, asked.is_ok());
         if let Err(reason) = &asked {
-            tracing::warn!(%image, reason, "Zuul does not say what it has");
+            tracing::warn!(%image, reason, "failed to query Zuul for builds");
         }
         let asked = asked.map(|listing| (source.offers(&listing), listing.has_more));
         let interval = *source.image_config().poll_interval;
@@ -178,7 +178,7 @@ impl StewardContext {
         record.zuul_build_uuid = Some(zuul_build.into());
         record.zuul_end_time = build.end_time;
         let stat = self.registry.images().create_build(&key, &record).await?;
-        tracing::info!(%image, build = %key.build, zuul_build, "import begins");
+        tracing::info!(%image, build = %key.build, zuul_build, "started import");
         let job = ImportJob {
             image_id: ImageId::from(key.build),
             managed: Some((&*self.system).into()),
@@ -262,7 +262,7 @@ impl StewardContext {
                 until: since + self.bad_duration(tries),
                 reason: match tries {
                     0..MAX_TRIES => failure.reason.clone(),
-                    _ => format!("it has failed {tries} times: {}", failure.reason),
+                    _ => format!("failed {tries} times: {}", failure.reason),
                 },
                 tries,
                 build: Some(failed.key.build),
@@ -275,7 +275,7 @@ impl StewardContext {
         let bad = market.bad.get(zuul_build);
         let is_bad = bad.is_some_and(|bad| bad.until > bad.since);
         if is_bad {
-            tracing::warn!(%image, %zuul_build, reason = failure.reason, "a build of Zuul is of no use");
+            tracing::warn!(%image, %zuul_build, reason = failure.reason, "failed to import Zuul build; not retrying it for now");
         }
         Ok(is_bad)
     }

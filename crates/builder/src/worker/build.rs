@@ -220,7 +220,7 @@ impl BuildTask {
             }
             _ => {
                 return Err(TaskError::refused(format!(
-                    "image {image} is not built here"
+                    "image {image} is not built by this worker"
                 )));
             }
         };
@@ -260,7 +260,7 @@ impl BuildTask {
         let draft_request = self.draft_request.clone();
         let mut draft = blocking(move || repository.create_draft(draft_request)).await?;
         context.register_image(&id);
-        tracing::info!(image = %self.draft_request.image, %id, "a build begins");
+        tracing::info!(image = %self.draft_request.image, %id, "started build");
         let started = Instant::now();
         let made = self.make(&mut draft, &publish).await;
         let formats = self.formats;
@@ -277,7 +277,7 @@ impl BuildTask {
             .built(&self.draft_request.image, started.elapsed(), ended.is_ok());
         match ended {
             Ok(manifest) => {
-                tracing::info!(image = %self.draft_request.image, %id, "a build has made an image");
+                tracing::info!(image = %self.draft_request.image, %id, "completed build");
                 context.register_image_and_sync(&id).await;
                 Ok(result(&context, &manifest))
             }
@@ -307,7 +307,7 @@ impl BuildTask {
         .await
         .map_err(|error| {
             let log = path.display();
-            TaskError::unable(format!("the log {log} cannot be written: {error}"))
+            TaskError::unable(format!("failed to create build log {log}: {error}"))
         })?;
         publish.send_replace(Some(BuildLog {
             path,
@@ -391,7 +391,7 @@ impl BuildTask {
         {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,
-                "old build logs stay"
+                "failed to delete old build logs"
             );
         }
     }

@@ -22,11 +22,13 @@ pub(super) async fn serve(
     };
     if context.repository.get(id).is_none() {
         context.unregister_image(id);
-        return Err(TaskError::missing(format!("image {id} is not here")));
+        return Err(TaskError::missing(format!(
+            "image {id} does not exist on this worker"
+        )));
     }
     let _upload_block = context.uploads.block(id).ok_or_else(|| {
         TaskError::unable(format!(
-            "image {id} is being uploaded; delete it when that has ended"
+            "image {id} is being uploaded; delete it after the upload has ended"
         ))
     })?;
     let repository = context.repository.clone();
@@ -56,7 +58,7 @@ pub(super) async fn serve(
         Some(_) => context.register_image(id),
     }
     deleted?;
-    tracing::info!(%id, "an image is deleted");
+    tracing::info!(%id, "deleted image");
     Ok(Vec::new())
 }
 
@@ -68,7 +70,7 @@ fn check_lost_uploads(context: &Arc<WorkerContext>, id: &ImageId) -> Result<(), 
         .partition(|lost| config.provider(lost.provider.as_str()).is_some());
     let Some(lost) = lost.pop() else {
         for lost in unreachable {
-            tracing::warn!(%id, provider = %lost.provider, "what an upload may have left there stays: the provider is not in the configuration");
+            tracing::warn!(%id, provider = %lost.provider, "failed to delete remains of upload: provider is not in the configuration");
         }
         return Ok(());
     };
@@ -77,8 +79,8 @@ fn check_lost_uploads(context: &Arc<WorkerContext>, id: &ImageId) -> Result<(), 
         upload::delete_lost_uploads(&context, |id| *id == image).await;
     });
     Err(TaskError::unable(format!(
-        "an upload of image {id} has left something in {}, which is being removed: delete the image when that is gone; \
-         this worker's log says what is in the way",
+        "a failed upload of image {id} may have left resources in {}, which are being deleted: delete the image after that; \
+         if it keeps failing, see the log of this worker",
         lost.provider
     )))
 }

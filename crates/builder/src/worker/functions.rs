@@ -70,7 +70,7 @@ impl OfferedFunctions {
     pub(super) async fn builds_sent(&self) {
         let sent = self.build.synced();
         if tokio::time::timeout(SYNC_LIMIT, sent).await.is_err() {
-            tracing::warn!("timed out sending functions to a job server");
+            tracing::warn!("timed out registering build functions with a job server; continuing");
         }
     }
 
@@ -78,9 +78,7 @@ impl OfferedFunctions {
     async fn sent(&self) {
         let sent = async { tokio::join!(self.upload.synced(), self.info.synced()) };
         if tokio::time::timeout(SYNC_LIMIT, sent).await.is_err() {
-            tracing::warn!(
-                "a job server does not take the functions of an image; going on without it"
-            );
+            tracing::warn!("timed out registering image functions with a job server; continuing");
         }
     }
 }
@@ -98,7 +96,7 @@ impl WorkerContext {
         {
             tracing::error!(
                 error = &error as &dyn std::error::Error,
-                "a function cannot be offered"
+                "failed to register function"
             );
         }
     }

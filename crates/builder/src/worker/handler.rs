@@ -49,7 +49,7 @@ impl JobHandler for FunctionHandler {
                     ..failure
                 };
                 let JobFailure { reason, kind, .. } = &failure;
-                tracing::info!(function = %self.function, ?kind, reason, "a job failed");
+                tracing::info!(function = %self.function, ?kind, reason, "job failed");
                 let is_build = matches!(self.function, Function::Build(_) | Function::Import(_));
                 if is_build && *kind == FailureKind::Unable {
                     context.pause_function(&self.function).await;
@@ -59,7 +59,7 @@ impl JobHandler for FunctionHandler {
             }
             Err(TaskError::Internal(text)) => {
                 let text = context.redactor().mask(&text);
-                tracing::error!(function = %self.function, text, "a job met a surprise");
+                tracing::error!(function = %self.function, text, "internal error while running job");
                 Err(JobError::Exception(text))
             }
         }

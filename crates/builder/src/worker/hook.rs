@@ -29,17 +29,17 @@ pub(super) async fn run(
     let output = console.into_text();
     match ended {
         Ok(()) => {
-            tracing::info!(%provider, external_id, output, "the post-upload hook agrees");
+            tracing::info!(%provider, external_id, output, "post-upload hook accepted the upload");
             Ok(())
         }
         Err(SourceError::Stopped | SourceError::StillRuns { .. }) => {
             Err(TaskError::failed("the post-upload hook was stopped"))
         }
         Err(error) => {
-            tracing::warn!(%provider, external_id, output, "the post-upload hook does not agree");
+            tracing::warn!(%provider, external_id, output, "post-upload hook rejected the upload");
             let error = with_causes(&error);
             Err(TaskError::failed(format!(
-                "the post-upload hook does not agree: {error}"
+                "the post-upload hook rejected the upload: {error}"
             )))
         }
     }

@@ -45,7 +45,7 @@ const DOWNLOAD_RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
 pub(super) fn remove_stale_downloads(repository: &Repository) {
     if let Err(error) = repository.remove_stale_downloads(DOWNLOAD_RETENTION) {
         let error = &error as &dyn std::error::Error;
-        tracing::warn!(error, "old downloads stay");
+        tracing::warn!(error, "failed to remove stale downloads");
     }
 }
 
@@ -77,13 +77,13 @@ impl ImportTask {
                 image_config.clone()
             }
             _ => {
-                let reason = format!("image {image} is not imported here");
+                let reason = format!("image {image} is not imported by this worker");
                 return Err(TaskError::refused(reason));
             }
         };
         // It becomes part of a file name.
         if job.build.uuid.parse::<ImageId>().is_err() {
-            return Err(TaskError::refused("the id of Zuul's build cannot be one"));
+            return Err(TaskError::refused("invalid Zuul build id"));
         }
         let mut files = Vec::new();
         for (format, artifact) in &job.artifacts {
@@ -111,7 +111,7 @@ impl ImportTask {
         }
         if files.is_empty() {
             return Err(TaskError::refused(
-                "nothing is to be fetched: name artifacts",
+                "no artifacts to fetch: list at least one in `artifacts`",
             ));
         }
         Ok(Self {
@@ -138,7 +138,7 @@ impl ImportTask {
     ) -> Result<(), TaskError> {
         let build = &self.job.build;
         console
-            .write_line(&format!("importing build {} of Zuul", build.uuid))
+            .write_line(&format!("importing Zuul build {}", build.uuid))
             .await;
         let image_config = self.image_config.clone();
         let client = tokio::task::spawn_blocking(move || zuul::download_client(&image_config));
@@ -170,7 +170,7 @@ impl ImportTask {
         draft
             .attach(PROVENANCE, &text)
             .map_err(|error| TaskError::unable(coded(&error)))?;
-        console.write_line("everything is here").await;
+        console.write_line("import complete").await;
         Ok(())
     }
 
@@ -267,7 +267,7 @@ impl ImportTask {
             .await?;
         let digest = fetched.plain.digests.sha256.as_deref().unwrap_or("unknown");
         let line = format!(
-            "{format}: {} bytes came and are {} bytes, SHA-256 {digest}",
+            "{format}: received {} bytes, unpacked to {} bytes, SHA-256 {digest}",
             fetched.sent.size, fetched.plain.size
         );
         let provenance = ArtifactProvenance {
@@ -296,10 +296,7 @@ impl ImportTask {
             return Ok(None);
         };
         let key = tokio::fs::read(&policy.key_file).await.map_err(|error| {
-            TaskError::unable(format!(
-                "the key {} cannot be read: {error}",
-                policy.key_file
-            ))
+            TaskError::unable(format!("failed to read key {}: {error}", policy.key_file))
         })?;
         let key = PublicKey::from_pem(&key).map_err(|error| TaskError::unable(coded(&error)))?;
         let signature = signature(client, wanted).await?;
@@ -382,7 +379,7 @@ async fn signature(client: &HttpClient, wanted: &WantedArtifact) -> Result<Vec<u
         StatusCode::OK => response.body.read_all(MAX_SIGNATURE).await.map_err(failed),
         status if is_absent_status(status) => Err(missing()),
         status => Err(TaskError::unable(format!(
-            "the signature of the artifact cannot be had (status {status}): the log of that server says why"
+            "failed to fetch the signature of the artifact: status {status}; see the log of that server"
         ))),
     }
 }

@@ -32,7 +32,7 @@ const KINDS: [(FailureKind, &str); 5] = [
 
 /// Why an upload ended that the stop of its worker interrupted.
 pub(super) const INTERRUPTED_UPLOAD: &str =
-    "the worker stopped during the upload; ask for it again and it goes on";
+    "the worker stopped during the upload; request the upload again to resume it";
 
 pub(super) async fn serve(
     context: &Arc<WorkerContext>,
@@ -42,7 +42,7 @@ pub(super) async fn serve(
     let order: InfoJob = from_payload(job.function(), job.payload())?;
     let known = || {
         let known = context.repository.get(id);
-        known.ok_or_else(|| TaskError::missing(format!("image {id} is not here")))
+        known.ok_or_else(|| TaskError::missing(format!("image {id} does not exist on this worker")))
     };
     let manifest = known()?;
     let log_next = match order.log_from {
@@ -127,12 +127,12 @@ fn describe_upload(context: &WorkerContext, id: &ImageId, upload: &ManifestUploa
         UploadOutcome::Pending if upload.upload_id.is_some_and(is_generated) => {
             UploadProgress::Failed(JobFailure::new(
                 FailureKind::Unable,
-                "it came to nothing; what it may have left in the cloud is being removed",
+                "the upload failed; anything it left in the cloud is being deleted",
             ))
         }
         UploadOutcome::Pending => UploadProgress::Failed(JobFailure::new(
             FailureKind::Unable,
-            "the worker ended unexpectedly during the upload; ask for it again and it goes on",
+            "the worker ended unexpectedly during the upload; request the upload again to resume it",
         )),
         UploadOutcome::Interrupted => UploadProgress::Failed(JobFailure::new(
             FailureKind::Interrupted,

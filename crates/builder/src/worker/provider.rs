@@ -150,7 +150,7 @@ pub(super) fn managed(said: Option<&str>) -> Result<Option<Box<str>>, TaskError>
     let Some(said) = said else { return Ok(None) };
     if said.is_empty() || said.len() > MAX_SYSTEM_LENGTH || said.chars().any(char::is_control) {
         return Err(TaskError::refused(
-            "`managed` is not the id of an installation",
+            "`managed` is not a valid installation id",
         ));
     }
     Ok(Some(said.into()))

@@ -110,7 +110,7 @@ impl<V, T: Clone> SharedTask<V, T> {
 }
 
 fn dropped() -> TaskError {
-    TaskError::unable("this worker has stopped")
+    TaskError::unable("the worker stopped")
 }
 
 #[cfg(test)]

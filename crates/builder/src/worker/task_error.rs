@@ -108,9 +108,9 @@ impl From<JoinError> for TaskError {
         // The text of a panic is for our log only.
         tracing::error!(
             error = &error as &dyn std::error::Error,
-            "image work has panicked"
+            "image work panicked"
         );
-        Self::Internal("this worker made a mistake; its log has more".to_owned())
+        Self::Internal("internal error of the worker: see its log".to_owned())
     }
 }
 

@@ -149,12 +149,12 @@ fn start(
         Some(upload) if order.managed.is_some() && upload.sequence() < FIRST_GENERATED_ID => upload,
         Some(_) => {
             return Err(TaskError::refused(
-                "`upload-id` is that of a record, and comes with `managed`",
+                "`upload-id` must be the id of an upload record and requires `managed`",
             ));
         }
         None if order.managed.is_some() => {
             return Err(TaskError::refused(
-                "`managed` comes with `upload-id`, that of a record",
+                "`managed` requires `upload-id`, the id of an upload record",
             ));
         }
         None => generate_upload_id(context, id, &order.provider)?,
@@ -171,7 +171,11 @@ fn start(
     let manifest = context.repository.get(id);
     let manifest = manifest
         .filter(|manifest| manifest.state == ManifestState::Ready && !blocked.contains(id))
-        .ok_or_else(|| TaskError::missing(format!("image {id} is not here, or not ready")))?;
+        .ok_or_else(|| {
+            TaskError::missing(format!(
+                "image {id} does not exist on this worker or is not ready"
+            ))
+        })?;
     let mut known = manifest.uploads.iter();
     let known = known.find(|one| one.provider == key.provider && one.upload_id == Some(upload));
     match known.map(|known| &known.outcome) {
@@ -192,7 +196,7 @@ fn start(
         Some(UploadOutcome::Pending | UploadOutcome::Interrupted) | None => {}
     }
     if manifest.files.is_empty() {
-        let reason = format!("image {id} has no files here any more");
+        let reason = format!("image {id} has no files on this worker any more");
         return Err(TaskError::missing(reason));
     }
     let work = uploads.tasks.get_or_start(key.clone(), &context.tasks, || {
@@ -225,7 +229,7 @@ fn generate_upload_id(
     let fresh = FIRST_GENERATED_ID + now().as_secs() as u64;
     let id = format!("{:010}", fresh.max(taken + 1));
     id.parse()
-        .map_err(|_| TaskError::Internal("there are no upload ids left".to_owned()))
+        .map_err(|_| TaskError::Internal("upload ids are exhausted".to_owned()))
 }
 
 fn upload_key(manifest: &Manifest, key: &UploadTaskKey) -> UploadKey {
@@ -262,7 +266,7 @@ pub(super) fn find_driver(
         })?;
     if driver.images().is_none() {
         return Err(TaskError::refused(format!(
-            "provider {name} takes no uploads"
+            "provider {name} does not support image uploads"
         )));
     }
     Ok((driver, owner))
@@ -351,6 +355,6 @@ async fn delete_lost_upload(context: &Arc<WorkerContext>, id: &ImageId, lost: Lo
     if let Err(problem) = removed {
         let failure = problem.into_failure();
         let reason = context.redactor().mask(&failure.reason);
-        tracing::warn!(%id, %provider, reason, "what an upload left in a cloud cannot be removed now; it is tried again");
+        tracing::warn!(%id, %provider, reason, "failed to delete remains of upload from cloud; retrying later");
     }
 }

@@ -29,7 +29,7 @@ pub(super) async fn serve(
     let id = &order.image_id;
     if context.uploads.is_running(id, provider, order.upload_id) {
         return Err(TaskError::unable(
-            "it is being uploaded; delete it when that has ended",
+            "the upload is still running; delete it after it has ended",
         ));
     }
     start(context, provider, order)?.outcome().await?;
@@ -66,7 +66,7 @@ impl CloudDeletion {
             (Some(upload), _) => upload,
             (None, Some(_)) => no_upload()?,
             (None, None) => {
-                let reason = "without `external-id` and `upload-id` nobody knows what to delete";
+                let reason = "`external-id` or `upload-id` is required";
                 return Err(TaskError::refused(reason));
             }
         };
@@ -110,11 +110,11 @@ impl CloudDeletion {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
                 let error = with_causes(&error);
-                let reason = format!("deletion from {provider}: {error}");
+                let reason = format!("failed to delete the image from {provider}: {error}");
                 return Err(TaskError::failed(reason));
             }
             Err(_) => {
-                let reason = format!("{provider} did not delete it in time");
+                let reason = format!("timed out deleting the image from {provider}");
                 return Err(TaskError::failed(reason));
             }
         }
@@ -132,5 +132,5 @@ impl CloudDeletion {
 /// Stands for an upload of which only the image in the cloud is known.
 fn no_upload() -> Result<UploadId, TaskError> {
     let id = "0000000000".parse();
-    id.map_err(|_| TaskError::Internal("zero is no upload id".to_owned()))
+    id.map_err(|_| TaskError::Internal("invalid upload id: 0000000000".to_owned()))
 }

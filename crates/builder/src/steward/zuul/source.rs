@@ -70,7 +70,7 @@ impl ZuulSources {
 async fn api(image_config: &ZuulImage) -> Result<ZuulApi, String> {
     let owned = image_config.clone();
     let client = tokio::task::spawn_blocking(move || zuul::api_client(&owned)).await;
-    let client = client.map_err(|_| "the client was not made".to_owned())?;
+    let client = client.map_err(|_| "internal error while creating the HTTP client".to_owned())?;
     let client = client.map_err(|error| coded(&error))?;
     ZuulApi::new(client, &image_config.api_url, image_config.tenant.clone())
         .map_err(|error| error.to_string())
@@ -90,7 +90,7 @@ impl ZuulSource {
         let asked = tokio::time::timeout(limit, self.fetch_builds(is_worth_more));
         let listing = asked
             .await
-            .map_err(|_| format!("Zuul did not answer within {} s", limit.as_secs()))??;
+            .map_err(|_| format!("Zuul did not respond within {} s", limit.as_secs()))??;
         let listing = Arc::new(listing);
         *self.listing() = Some(Arc::clone(&listing));
         Ok(listing)
@@ -107,7 +107,7 @@ impl ZuulSource {
             (BuildsResponse::Builds(listing), _) => listing,
             (BuildsResponse::NotModified, Some(known)) => BuildList::clone(&known),
             (BuildsResponse::NotModified, None) => {
-                return Err("Zuul says that nothing has changed".into());
+                return Err("unexpected response from Zuul: not modified".into());
             }
         };
         while listing.has_more

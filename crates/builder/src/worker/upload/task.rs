@@ -71,7 +71,7 @@ impl UploadTask {
         if asked != image {
             let id = &key.id;
             return Err(TaskError::refused(format!(
-                "{id} is an image of {image}, not of {asked}"
+                "image {id} was built for {image}, not for {asked}"
             )));
         }
         let (driver, owner) =
@@ -82,7 +82,7 @@ impl UploadTask {
         });
         let mut settings = settings.ok_or_else(|| {
             TaskError::refused(format!(
-                "provider {provider} does not use image {image} here"
+                "provider {provider} does not use image {image} in this worker's configuration"
             ))
         })?;
         settings.metadata.extend(order.metadata.clone());
@@ -125,7 +125,7 @@ impl UploadTask {
                 };
                 if let Err(problem) = self.record(ready).await {
                     // It is there all the same, and the caller is told.
-                    tracing::error!(id = %self.key.id, ?problem, "an upload cannot be noted");
+                    tracing::error!(id = %self.key.id, ?problem, "failed to record completed upload");
                 }
             }
             // It goes on when it is asked for again. What has no record is removed by the next worker.
@@ -313,7 +313,7 @@ impl UploadTask {
         };
         tracing::warn!(
             error = &*error, id = %self.key.id, provider = %self.key.provider, upload = %self.key.upload,
-            "what a failed upload left in the cloud could not be removed"
+            "failed to delete remains of failed upload from cloud"
         );
         false
     }

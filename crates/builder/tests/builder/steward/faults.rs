@@ -190,7 +190,7 @@ async fn a_worker_that_hangs_is_given_up_and_cleaned_up_after() {
     eventually("nobody knows of the build", || async {
         let notes = bed.notes().await;
         let setback = notes.setbacks.get(&Subject::Build)?;
-        setback.reason.contains("no worker knows").then_some(())
+        setback.reason.contains("no worker has it").then_some(())
     })
     .await;
     bed.worker.hang(false);

@@ -250,7 +250,7 @@ async fn an_image_that_zuul_made_from_its_api_to_its_end() {
     assert!(
         std::fs::read_to_string(log)
             .unwrap()
-            .contains("has the digest that was promised")
+            .contains("digest matches the published one")
     );
 
     // The next one is found without being asked for, and in the end two are kept.

@@ -156,7 +156,7 @@ async fn a_build_that_prints_without_end_fills_neither_disk_nor_client() {
     };
     let log = host.log("bad", "1");
     assert!(log.len() < 100_000, "{}", log.len());
-    assert!(log.contains("bytes are left out here]") && log.ends_with("Exit code: 0\n"));
+    assert!(log.contains("bytes omitted]") && log.ends_with("Exit code: 0\n"));
     assert!(data.starts_with(log.as_bytes()));
     worker.stop().await;
 }
