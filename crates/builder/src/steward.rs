@@ -1,30 +1,29 @@
-//! The steward: looks after images from the wish for one to the deletion of the last trace of it.
+//! The steward: reconciles the images of the configuration with their records, workers and clouds.
 //!
 //! ```text
-//!      store ──events──►  desk ──► plan (pure)
+//!      store ──events──► scheduler ──► plan (pure)
 //!                          │
 //!               per action │
 //!                          ▼
-//!    build · import · upload · settle · remove      each under the lock that belongs to it
+//!    build · import · upload · recover · remove     each under its own lock
 //!            │                 │
 //!          store            gearman ─────► workers
 //! ```
 //!
-//! Every builder process that has a store has one, and any number may run beside each other and beside Python
-//! builders: there is no election. What keeps them apart are the locks of the records. The desk looks at an image
-//! when something about it has changed and starts what the plan asks for; whoever carries it out takes the lock,
-//! draws the picture of the image again, and asks the plan again. So nothing is decided on an old picture.
+//! Every builder process that has a store runs one. Any number of stewards and Python builders can run at the same time without
+//! an election, because the locks of the records exclude each other. The scheduler evaluates an image when something about it
+//! has changed and starts the actions of its plan. Each action takes its lock, reads the state of the image again and checks
+//! that the plan still contains the action, so no decision is based on outdated state.
 //!
-//! # Nothing is kept in memory that a restart would miss
+//! # Recovery
 //!
-//! A record is written before its job is submitted. A job whose answer does not come (its worker, its job server or
-//! its steward is gone, the answer is garbled) is asked after: from the start of a job its worker answers
-//! `image-info:<id>`. Only when nobody has answered for a while is the work given up as lost. What a steward
-//! leaves behind, in whatever state, another one finds as a record whose lock is free.
+//! A record is written before its job is submitted. If the result of a job is lost, because its worker, job server or steward
+//! failed, the steward queries `image-info:<id>`, which a worker serves from the start of a job. The work is considered lost
+//! only if no worker has responded for a while. Work of a failed steward is found by another one as a record whose lock is
+//! free.
 //!
-//! What Nodepool's records have no room for (why something failed and how often, which files are gone) is in
-//! [`notes`], how far a job is in [`progress`], and what launchers are told of an image in `report`, all below
-//! `/nodeyard`.
+//! State that does not fit into Nodepool's records is stored below `/nodeyard`: failures and deleted files in [`notes`], the
+//! progress of jobs in [`progress`], and the state of images for launchers in `report`.
 
 mod build;
 mod calls;
@@ -71,14 +70,14 @@ use context::StewardContext;
 use functions::FunctionDirectory;
 use scheduler::ImageScheduler;
 
-/// How long a steward that ends may take to say so to the store.
+/// The time limit for deregistering from the store when the steward ends.
 const DEREGISTER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a steward works with.
+/// The services that a steward uses.
 #[derive(Clone)]
 pub struct StewardDependencies {
     pub tree: Arc<dyn Tree>,
-    /// The configuration in force, and those that follow it.
+    /// The current configuration and its updates.
     pub config: watch::Receiver<Arc<Config>>,
     pub events: Arc<dyn StewardEvents>,
 }
@@ -109,8 +108,8 @@ impl Steward {
         (steward, StewardHandle { ready: is_ready })
     }
 
-    /// Works until `shutdown`, or until the store is closed. The store stays open. Jobs under way are left to
-    /// their workers and records; whoever comes next finds them.
+    /// Runs until `shutdown`, or until the store is closed. The store stays open. Running jobs continue at their workers and
+    /// are resumed by the next steward.
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), Error> {
         let Self {
             options,
@@ -135,7 +134,7 @@ impl Steward {
             registration.end().await;
             registry.locks().settled().await;
         };
-        // Without a connection both go with the session.
+        // Without a connection both end with the session.
         let _ = tokio::time::timeout(DEREGISTER_TIMEOUT, deregister).await;
         result
     }

@@ -1,21 +1,21 @@
-//! The worker: does image work for whoever asks by gearman, and holds the files.
+//! The worker: runs image jobs from gearman and holds the files of images.
 //!
 //! ```text
 //!                         gearman servers
 //!    image-build    │  image-upload   │  upload-delete  │  image-info
 //!    image-import   │  image-delete   │                 │
-//! ┌───────▼─────────────────▼────── answer ───▼────────────────▼──────┐
+//! ┌───────▼─────────────────▼───── handler ───▼────────────────▼──────┐
 //! │ build, import     upload, delete    upload_delete        info     │
 //! └────┬───────┬─────────┬───────┬─────────────┬───────────────┬──────┘
 //!   source  download  drivers    │          drivers            │
 //!      └───────┴───────────► repository ◄──────────────────────┘
 //! ```
 //!
-//! Each column has slots of its own.
+//! Each column has its own slots.
 //!
-//! Builds, uploads and deletions from clouds are `works`: they go on when the caller or the job server is lost, and
-//! whoever asks for the same again joins. What came of them is in the repository's manifests, so that a later question,
-//! also after a restart, finds the answer. The worker needs no store, and uses no credentials but its own.
+//! Builds, uploads and deletions from clouds are `shared_tasks`: they continue if the caller or the job server is lost, and a
+//! repeated request joins the running task. Their results are recorded in the manifests of the repository and survive a
+//! restart. The worker does not access the store and uses only its own credentials.
 
 mod build;
 pub mod cloud;
@@ -65,36 +65,35 @@ use upload::RunningUploads;
 use upload_delete::CloudDeletions;
 use withheld::Withheld;
 
-/// How long builds get to clean up when the worker stops; a little more than a program gets from its source.
+/// The time limit for builds to clean up when the worker stops; slightly longer than that of their programs.
 const STOP_GRACE: Duration = Duration::from_secs(50);
 
-/// How long it is known why a build failed that no steward asked for.
+/// How long the failure of a build that is not managed by a steward is kept.
 const FAILURE_RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// How long a predecessor that was killed may take until the system has taken its files away.
+/// How long to wait for the repository lock of a killed predecessor.
 const REPOSITORY_LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The name of this host, as records hold it.
+    /// The name of this host, as in records.
     pub hostname: Box<str>,
-    /// Builds at once.
+    /// The maximum number of concurrent builds.
     pub build_workers: usize,
-    /// Uploads and deletions of files at once, and as many deletions from clouds.
+    /// The maximum number of concurrent uploads and file deletions, and of concurrent deletions from clouds.
     pub upload_workers: usize,
-    /// Questions at once. They are answered during builds.
+    /// The maximum number of concurrent `image-info` and `image-cancel` jobs.
     pub info_workers: usize,
-    /// How long a log is followed for one question; whoever follows it longer asks again.
+    /// How long a single job follows a log; the client then submits another one.
     pub follow_limit: Duration,
     pub gearman: Vec<GearmanEndpoint>,
     pub backoff: ReconnectBackoff,
     pub logs: LogLimits,
-    /// Between two looks for what was left over: downloads that nobody goes on with, deletions that failed, and what
-    /// failed uploads have left in clouds.
+    /// The interval between cleanups of stale downloads, failed deletions and remains of failed uploads in clouds.
     pub cleanup_interval: Duration,
-    /// How long a build or an import is not offered after this worker was unable to do it.
+    /// How long a build or import function is unregistered after this worker was unable to run it.
     pub unable_pause: Duration,
-    /// Between two checks for which builds there is disk space.
+    /// The interval between checks of disk space.
     pub space_check_every: Duration,
 }
 
@@ -116,10 +115,10 @@ impl Options {
     }
 }
 
-/// What a worker works with.
+/// The services that a worker uses.
 #[derive(Clone)]
 pub struct WorkerDependencies {
-    /// The configuration in force, and those that follow it.
+    /// The current configuration and its updates.
     pub config: watch::Receiver<Arc<Config>>,
     pub drivers: DriverKinds,
     pub events: Arc<dyn WorkerEvents>,
@@ -131,7 +130,7 @@ impl fmt::Debug for WorkerDependencies {
     }
 }
 
-/// Why a worker cannot work.
+/// An error that ends a worker.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("`images-dir` is not set: a builder needs a directory for its images")]
@@ -149,35 +148,35 @@ pub struct Worker {
     context: watch::Sender<Option<Weak<WorkerContext>>>,
 }
 
-/// How others see a running worker. Cloning is cheap.
+/// Observes a running worker. Cloning is cheap.
 #[derive(Debug, Clone)]
 pub struct ImageWorkerHandle {
     context: watch::Receiver<Option<Weak<WorkerContext>>>,
 }
 
-/// What a worker is doing.
+/// The status of a worker.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ImageWorkerStatus {
     pub builder_id: Box<str>,
-    /// Connections to job servers, all of them together.
+    /// The number of connections to job servers.
     pub connections: usize,
     pub building: Vec<ImageId>,
     pub uploading: Vec<(ImageId, ProviderName)>,
-    /// Functions that are offered.
+    /// The registered functions.
     pub functions: Vec<String>,
-    /// Images that can be uploaded, by their names.
+    /// The images that can be uploaded.
     pub held: BTreeMap<ImageName, HeldImages>,
 }
 
-/// How much there is of an image.
+/// The number and size of the files of an image.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct HeldImages {
     pub images: usize,
-    /// On disk.
+    /// The space used on disk.
     pub bytes: u64,
 }
 
-/// What all jobs share.
+/// State that is shared by all jobs of a worker.
 #[derive(Debug)]
 pub(crate) struct WorkerContext {
     options: Options,
@@ -190,7 +189,7 @@ pub(crate) struct WorkerContext {
     builds: RunningBuilds,
     uploads: RunningUploads,
     deletions: CloudDeletions,
-    /// Those who follow a log leave room for short questions.
+    /// Limits jobs that follow a log, to keep slots for short jobs.
     followers: Semaphore,
     tasks: TaskTracker,
     stopping: CancellationToken,
@@ -210,7 +209,7 @@ impl Worker {
         (worker, handle)
     }
 
-    /// Works until `shutdown`. Builds that run then are ended and have failed; uploads can be asked for again.
+    /// Runs until `shutdown`. Running builds are then stopped and fail; uploads can be requested again.
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), Error> {
         let Self {
             options,
@@ -253,7 +252,7 @@ impl Worker {
             tasks: TaskTracker::new(),
             stopping: stopping.clone(),
         });
-        // However this ends, builds do not go on unnoticed.
+        // Stops builds on every exit path.
         let _stop = stopping.clone().drop_guard();
         context.check_space().await;
         context.register_all();
@@ -268,7 +267,7 @@ impl Worker {
             }
             std::future::pending::<()>().await;
         };
-        // The first time at once.
+        // The first tick is immediate.
         let clean_up = async {
             let mut interval = tokio::time::interval(context.options.cleanup_interval);
             interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -301,7 +300,7 @@ impl Worker {
             () = clean_up => {}
             () = watch_space => {}
         }
-        // Works outlive the jobs that asked for them.
+        // Shared tasks outlive their jobs.
         stopping.cancel();
         context.tasks.close();
         if tokio::time::timeout(STOP_GRACE, context.tasks.wait())
@@ -322,7 +321,7 @@ async fn open(options: &Options, config: &Config) -> Result<Repository, Error> {
     };
     let open = tokio::task::spawn_blocking(move || {
         let repository = open_with_retry(&open)?;
-        // A killed worker's builds may still be running.
+        // Builds of a killed worker may still be running.
         let interrupted = |image: &&Arc<Manifest>| {
             let failure = image.failure.as_ref();
             failure.is_some_and(|failure| failure.reason == ImageFailure::INTERRUPTED)
@@ -354,7 +353,7 @@ impl WorkerContext {
         self.config.borrow().clone()
     }
 
-    /// Of all that is secret in the configuration and that work could repeat.
+    /// Creates a redactor for all secrets of the configuration that may appear in output.
     fn redactor(&self) -> Redactor {
         let config = self.config();
         let builds = config
@@ -378,11 +377,11 @@ impl WorkerContext {
         Redactor::new(secrets.chain(tokens))
     }
 
-    /// Removes what is left over and nobody else looks after.
+    /// Removes stale downloads, failed deletions and remains of failed uploads.
     async fn clean_up(self: &Arc<Self>) {
         let context = Arc::clone(self);
         let on_disk = move || {
-            // Whoever was to go on with a download may do so on another host, or never.
+            // A download may have been continued on another host, or abandoned.
             import::remove_stale_downloads(&context.repository);
             match context.repository.finish_deletions() {
                 Ok(gone) => gone
@@ -399,7 +398,7 @@ impl WorkerContext {
         upload::delete_lost_uploads(self, |_| true).await;
     }
 
-    /// Removes the notes of failed builds that nobody looks after, some time after their client could have asked.
+    /// Deletes the manifests of old failed builds that are not managed by a steward.
     fn delete_old_failures(self: &Arc<Self>) {
         let context = Arc::clone(self);
         let old = move || {
@@ -446,19 +445,19 @@ impl WorkerContext {
 }
 
 impl ImageWorkerHandle {
-    /// None before the worker has begun, and after it has ended.
+    /// Returns the status, or `None` before the worker has started and after it has ended.
     pub fn status(&self) -> Option<ImageWorkerStatus> {
         let context = self.context.borrow().as_ref().and_then(Weak::upgrade)?;
         Some(context.status())
     }
 
-    /// Returns when functions are offered; false if the worker has ended before.
+    /// Waits until functions are registered. Returns `false` if the worker ended before.
     pub async fn until_ready(&mut self) -> bool {
         self.context.wait_for(Option::is_some).await.is_ok()
     }
 }
 
-/// Blocks. Whoever was killed a moment ago is waited for.
+/// Opens the repository. Waits for the lock of a predecessor that was just killed. Blocks.
 fn open_with_retry(options: &nodeyard_image::Options) -> Result<Repository, OpenError> {
     let deadline = std::time::Instant::now() + REPOSITORY_LOCK_TIMEOUT;
     loop {

@@ -1,7 +1,7 @@
-//! `builder: command`: any program.
+//! `builder: command`: runs any program.
 //!
-//! It learns from its environment what to make, writes `<NODEYARD_OUTPUT>.<format>` for every format, and says with
-//! its exit code whether it did. docs/image-sources.md has the whole contract.
+//! The program reads its parameters from the environment, writes `<NODEYARD_OUTPUT>.<format>` for every format, and reports
+//! success with its exit code. docs/image-sources.md describes the contract.
 
 use async_trait::async_trait;
 use nodeyard_config as config;

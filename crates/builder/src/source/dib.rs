@@ -1,4 +1,4 @@
-//! `builder: dib`: diskimage-builder, with the words and the environment that Nodepool gives it.
+//! `builder: dib`: runs diskimage-builder with the arguments and the environment that Nodepool uses.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use super::process::{self, Program};
 use super::progress::{DibPhases, ProgressReader};
 use super::{BuildConsole, BuildOrder, Source, SourceError};
 
-/// Stands for the directory of this program in `dib-cmd`.
+/// The placeholder for the directory of this program in `dib-cmd`.
 const OWN_DIRECTORY: &str = "%p";
 
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl DibSource {
             program.arg("--qemu-img-options").arg("compat=0.10");
         }
         program.arg("-o").arg(&order.base);
-        // Nodepool writes them into one line and splits that.
+        // Nodepool joins them into one line and splits that.
         for element in self
             .build
             .elements

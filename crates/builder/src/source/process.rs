@@ -1,15 +1,14 @@
 //! Runs the program of a build.
 //!
-//! Its output, both streams in the order they come, goes to the console. It has a process group of its own, which is
-//! killed when the build has ended or nobody waits for it any more; what has left the group is looked for. So neither a
-//! program that ignores signals, nor one that leaves something behind which holds its output open, can keep a build
-//! from ending.
+//! Both output streams are written to the console in order. The program runs in its own process group, which is killed
+//! when the build ends or its future is dropped; processes that left the group are found by their environment. A build
+//! therefore always ends, even if a process ignores signals or keeps the output open.
 //!
-//! A build that is stopped is told so first. The program alone is told at the beginning: diskimage-builder needs its
-//! helpers to take down its mounts. A shell that waits for a command does not hear it, so the whole group is told next.
+//! To stop a build, SIGTERM is sent to the program alone, because diskimage-builder needs its helpers to unmount; then to the
+//! whole group, because a shell that waits for a command does not react; then SIGKILL.
 //!
-//! Those of the group that are root's are signalled by sudo. Where that is not allowed they run on, and the log and the
-//! error name them: waiting for them would not end either.
+//! Processes that run as root are signalled with sudo. If that is not permitted they keep running, and the log and the
+//! error list them.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -35,37 +34,37 @@ use super::{BuildConsole, BuildOrder, SourceError};
 #[cfg(test)]
 mod tests;
 
-/// How long a program may take to end when it is told to, before everything it started is told too.
+/// The time between SIGTERM to the program and SIGTERM to its group.
 const PROGRAM_GRACE: Duration = Duration::from_secs(30);
 
-/// How long all of it may take then, before it is killed.
+/// The time between SIGTERM and SIGKILL to the group.
 const GROUP_GRACE: Duration = Duration::from_secs(10);
 
-/// How long output is read for after the program has ended.
+/// How long output is read after the program has ended.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How long sudo may take for a signal.
+/// The time limit for sending a signal with sudo.
 const SUDO_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long what was killed may take to be gone, and how often that is looked for.
+/// How long to wait for killed processes to disappear, and how often to check.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 const KILL_POLL: Duration = Duration::from_millis(20);
 
 const CHUNK: usize = 64 << 10;
 
-/// A program and its words, and what is added to the environment.
+/// A program with its arguments and additions to its environment.
 #[derive(Debug)]
 pub(crate) struct Program {
     name: Box<str>,
     arguments: Vec<OsString>,
     environment: Vec<(OsString, OsString)>,
     grace: (Duration, Duration),
-    /// Where the files of the build are; by it everything that the program started is found.
+    /// The path of the build's files, by which the processes of the build are found.
     mark: Option<PathBuf>,
 }
 
 impl Program {
-    /// From a line that is split as a shell does.
+    /// Parses a command line with shell quoting.
     pub(super) fn new(line: &str) -> Result<Self, SourceError> {
         let mut words = shlex::split(line).unwrap_or_default().into_iter();
         let name = words.next().ok_or(SourceError::NotACommand)?;
@@ -89,7 +88,7 @@ impl Program {
         self
     }
 
-    /// What the configuration of an image says, over whatever was set so far.
+    /// Applies the configuration of an image, overriding earlier values.
     pub(super) fn configure(&mut self, order: &BuildOrder, build: &config::BuildConfig) {
         if let Some(path) = &order.elements_path {
             self.env("ELEMENTS_PATH", &**path);
@@ -99,14 +98,14 @@ impl Program {
         }
     }
 
-    /// Marks the program and what it starts as those of a build.
+    /// Marks the program and its child processes as belonging to a build.
     pub(super) fn marked(mut self, order: &BuildOrder) -> Self {
         self.env(OUTPUT_VARIABLE, &order.base);
         self.mark = Some(order.base.clone());
         self
     }
 
-    /// The later of two values counts.
+    /// Sets a variable; a later value overrides an earlier one.
     pub(super) fn env(&mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) {
         self.environment
             .push((name.as_ref().to_owned(), value.as_ref().to_owned()));
@@ -138,7 +137,7 @@ impl Program {
     }
 }
 
-/// Runs a program to its end, without a scale of its progress.
+/// Runs a program to its end without reading progress from its output.
 pub(crate) async fn run_plain(
     program: Program,
     console: &mut BuildConsole,
@@ -203,7 +202,7 @@ pub(super) async fn run<S: ProgressScale>(
             .await
             {}
         };
-        // Whoever still holds the pipe has escaped us; its output is not waited for.
+        // An escaped process may still hold the pipe open.
         let _ = timeout(DRAIN_TIMEOUT, drain).await;
     }
     let left = (!left.is_empty()).then(|| SourceError::StillRuns {
@@ -223,11 +222,11 @@ pub(super) async fn run<S: ProgressScale>(
     exit_result(&program.name, status)
 }
 
-/// How long a stopped program is waited for.
+/// The deadline for a program that is being stopped.
 #[derive(Debug, Clone, Copy)]
 struct StopDeadline {
     until: Instant,
-    /// Not only the program was told to end.
+    /// Whether the whole group was signalled.
     group_signalled: bool,
 }
 
@@ -241,7 +240,7 @@ impl StopDeadline {
     }
 }
 
-/// False when nothing follows.
+/// Writes output to the console and reads progress from it. Returns `false` at the end of the output.
 async fn process_output<S: ProgressScale>(
     read: io::Result<usize>,
     buffer: &[u8],
@@ -259,7 +258,7 @@ async fn process_output<S: ProgressScale>(
     !output.is_empty()
 }
 
-/// As Python writes it: negative for a signal.
+/// Returns the exit code; negative for a signal, as in Python.
 fn exit_code(status: ExitStatus) -> i32 {
     let signal = status.signal().map(|signal| -signal);
     status.code().or(signal).unwrap_or_default()
@@ -277,7 +276,7 @@ fn exit_result(program: &str, status: ExitStatus) -> Result<(), SourceError> {
     }
 }
 
-/// A program and everything it started. Ends with this value.
+/// A program and its process group. Killed on drop.
 #[derive(Debug)]
 struct ProgramGroup {
     child: Child,
@@ -299,17 +298,17 @@ impl ProgramGroup {
 
     async fn signal_program(&self) {
         let Some(id) = self.id else { return };
-        // It has not been waited for, so its number is still its own.
+        // It has not been waited for, so its id has not been reused.
         if kill_process(id, Signal::TERM) == Err(Errno::PERM) {
             signal_with_sudo(SignalTarget::Process(id), Signal::TERM).await;
         }
     }
 
-    /// Signals the whole group; false if some of it cannot be.
+    /// Signals the whole group. Returns `false` if some processes cannot be signalled.
     async fn signal(&self, signal: Signal) -> bool {
         let Some(id) = self.id else { return true };
         let has_foreign = !self.foreign_processes().await.is_empty();
-        // That reaches all of it, and nobody is told twice.
+        // This reaches the whole group, so no process is signalled twice.
         if has_foreign && signal_with_sudo(SignalTarget::Group(id), signal).await {
             return true;
         }
@@ -318,14 +317,14 @@ impl ProgramGroup {
         !has_foreign
     }
 
-    /// Those of the group that are not ours to signal.
+    /// Returns the processes of the group that this process may not signal.
     async fn foreign_processes(&self) -> Vec<String> {
         let Some(id) = self.id else { return Vec::new() };
         let foreign_processes = tokio::task::spawn_blocking(move || sudo::foreign_processes(id));
         foreign_processes.await.unwrap_or_default()
     }
 
-    /// After the program: ends what it has left, and returns what runs on.
+    /// Kills the remaining processes of the group and returns those that are still running.
     async fn end(&mut self) -> Vec<String> {
         self.ended = true;
         let reached = self.signal(Signal::KILL).await;

@@ -1,17 +1,17 @@
-//! How far a build is, read from what it prints.
+//! Reads the progress of a build from its output.
 
 use std::fmt;
 
-/// No line that says how far a build is is longer.
+/// The maximum length of a line that reports progress.
 const MAX_LINE: usize = 512;
 
 /// Reads the progress out of one line.
 pub(super) trait ProgressScale: fmt::Debug + Send {
-    /// Steps that are done, and how many there are.
+    /// Returns the number of completed steps and of all steps.
     fn read(&mut self, line: &str) -> Option<(u64, u64)>;
 }
 
-/// Finds the lines of an output that comes in pieces.
+/// Splits output into lines and reads progress from them.
 #[derive(Debug)]
 pub(super) struct ProgressReader<S> {
     scale: S,
@@ -26,7 +26,7 @@ impl<S: ProgressScale> ProgressReader<S> {
         }
     }
 
-    /// The last progress that a piece of output tells.
+    /// Returns the last progress reported in a piece of output.
     pub(super) fn read(&mut self, output: &[u8]) -> Option<(u64, u64)> {
         let mut last = None;
         for part in output.split_inclusive(|byte| *byte == b'\n') {
@@ -43,7 +43,7 @@ impl<S: ProgressScale> ProgressReader<S> {
     }
 }
 
-/// Of a program that does not tell.
+/// For programs that do not report progress.
 #[derive(Debug)]
 pub(super) struct NoProgress;
 
@@ -65,7 +65,7 @@ impl ProgressScale for AnnouncedProgress {
     }
 }
 
-/// The phases of diskimage-builder, which names the directory whose scripts it runs.
+/// Reads the phase of diskimage-builder from the directory whose scripts it runs.
 #[derive(Debug)]
 pub(super) struct DibPhases;
 

@@ -1,4 +1,4 @@
-//! Having an image built.
+//! Builds images: submits build jobs and records their results.
 
 use std::collections::BTreeSet;
 
@@ -49,7 +49,7 @@ impl StewardContext {
         build.submit_build(lock).await
     }
 
-    /// Takes over a build that lost its steward.
+    /// Resumes a build whose steward is gone.
     pub(super) async fn resume_build(
         &self,
         image: &ImageName,
@@ -78,9 +78,8 @@ impl StewardContext {
         attempt.finish(lock, job_result).await
     }
 
-    /// Takes away a request that was left when the image was built for it. The store cannot delete a record on the condition that it
-    /// is still the same one, so everybody who takes requests away, Python builders too, has the image's lock: between
-    /// the look and the deletion, none can go and a later one take its place.
+    /// Deletes a build request that has been served. The store cannot delete a record on condition of its identity, so requests
+    /// are only deleted, also by Python builders, while the image is locked: a newer request cannot take its place in between.
     pub(super) async fn clear_request(&self, image: &ImageName, order: i64) -> Result<WorkOutcome> {
         let action = Action::ClearRequest { order };
         let Some((lock, _)) = self.lock_image(image, &action).await? else {
@@ -109,20 +108,20 @@ impl StewardContext {
     }
 }
 
-/// A build that has a record.
+/// A build with a record.
 pub(super) struct BuildAttempt<'c> {
     ctx: &'c StewardContext,
     key: BuildKey,
     order: i64,
     requested: BTreeSet<Box<str>>,
-    /// The build of Zuul that it is fetched from.
+    /// The Zuul build to import from.
     import: Option<ImportSource>,
-    /// Somebody was asked to make it. Otherwise its failure says nothing of what it would have been made of.
+    /// Whether the job was submitted. Otherwise a failure does not count against the Zuul build.
     submitted: bool,
-    /// Its worker has said itself why it failed, as the answer to the job.
+    /// Whether the failure was reported by the worker as the result of the job.
     reported_by_worker: bool,
     started: Instant,
-    /// It was seen from its beginning on, so that it is known how long it took.
+    /// Whether the whole build was observed, so that its duration is known.
     observed_from_start: bool,
 }
 
@@ -146,7 +145,7 @@ impl<'c> BuildAttempt<'c> {
         }
     }
 
-    /// It is fetched from a build of Zuul.
+    /// Makes the attempt an import of a Zuul build.
     pub(super) fn with_import(mut self, import: ImportSource) -> Self {
         self.import = Some(import);
         self
@@ -199,7 +198,7 @@ impl<'c> BuildAttempt<'c> {
         let job_result = match outcome {
             CallOutcome::Done(data) => match from_payload::<BuildResult>(&function, &data) {
                 Ok(result) if result.image_id.build() == Some(build) => JobResult::Done(result),
-                // A worker that knows only the old answer, or garbles the new one.
+                // The worker sent a result without details, or an invalid one.
                 _ => ctx.recover_build(&self.key, &function).await,
             },
             CallOutcome::Failed(failure) => {
@@ -234,7 +233,7 @@ impl<'c> BuildAttempt<'c> {
                 Err(JobFailure::unable("the build was lost: no worker has it"))
             }
         };
-        // Before the build can be used: whoever asks where it comes from is told.
+        // Recorded before the build can be used, so that its origin is always known.
         let provenance = result.as_ref().ok().and_then(|r| r.provenance.as_ref());
         if provenance.is_some() {
             self.record_provenance(provenance).await?;
@@ -258,7 +257,7 @@ impl<'c> BuildAttempt<'c> {
         Ok(WorkOutcome::Done)
     }
 
-    /// Takes away the request that it was built for, as long as the image is ours.
+    /// Deletes the request that the build serves. The image must be locked.
     async fn clear_request(&self) -> Result<()> {
         let images = self.ctx.registry.images();
         let request = images.build_request(&self.key.image).await?;
@@ -268,8 +267,9 @@ impl<'c> BuildAttempt<'c> {
         Ok(())
     }
 
-    /// Whether its worker was stopped, or was unable to make it and another one can be asked. A worker that was unable has
-    /// withdrawn its function. What was lost with its worker may have been the reason for that.
+    /// Returns whether the build can be retried at once: its worker was stopped, or was unable to build the image and another
+    /// worker is registered. A worker that was unable has unregistered its function. A build that was lost with its worker is
+    /// not retried at once, since it may be the cause of that.
     async fn can_retry_at_once(&self, failure: &JobFailure) -> bool {
         match failure.kind {
             FailureKind::Interrupted => true,
@@ -304,7 +304,7 @@ impl<'c> BuildAttempt<'c> {
         .await
     }
 
-    /// False if somebody else has ended the build, or it is gone.
+    /// Stores the result. Returns `false` if the build has already ended or its record is gone.
     async fn store(&self, guard: &LockGuard, result: Option<&BuildResult>) -> Result<bool> {
         let images = self.ctx.registry.images();
         guard.tree().sync().await?;
@@ -355,7 +355,7 @@ impl<'c> BuildAttempt<'c> {
                         order: self.order,
                         failure: &failure,
                     };
-                    // The next one may be better, and does not have to wait for this one.
+                    // Another Zuul build can be imported without waiting for this one.
                     if ctx.mark_bad(import, &failed).await? {
                         return ctx.clear_failures(image, &Subject::Build).await;
                     }

@@ -1,7 +1,7 @@
-//! Calls to workers.
+//! Gearman calls to workers.
 //!
-//! Each call has a client of its own: a job server forgets the jobs of a client that is gone, so a call that is
-//! given up is not carried out later, when nobody wants it any more.
+//! Each call uses its own client. A job server drops queued jobs of a disconnected client, so an abandoned call is not executed
+//! later.
 
 use std::time::Duration;
 
@@ -20,33 +20,33 @@ use super::progress::ProgressReporter;
 use super::recovery::{JobResult, ReportedState};
 use crate::jobs::{Function, ImageInfo, JobFailure, to_payload};
 
-/// How a call ended.
+/// The outcome of a call.
 #[derive(Debug)]
 pub(super) enum CallOutcome {
     Done(Bytes),
-    /// The worker says that it went wrong.
+    /// The worker reported a failure.
     Failed(JobFailure),
-    /// Whether it was carried out is not known.
+    /// It is unknown whether the call was executed.
     Lost(String),
-    /// It was not carried out: nobody could be asked.
+    /// The call was not submitted.
     NotSent(String),
 }
 
-/// A job that a server has taken.
+/// A job that was accepted by a job server.
 #[derive(Debug)]
 pub(super) struct ServerJob {
     job: SubmittedJob,
-    /// The place of the server. The job is on this one only, whatever others offer.
+    /// The index of the job server.
     server: usize,
 }
 
-/// What can be said of a job that says nothing.
+/// The status of a job that sends no events.
 enum JobStatus {
-    /// It is worked on, or will be as soon as a worker is free.
+    /// The job is running or queued.
     Running,
-    /// It has been done, so its answer is lost.
+    /// The job is finished; its result was lost.
     Finished,
-    /// Nobody on its server could take it.
+    /// No worker on its job server can run it.
     NoWorker,
     Unknown,
 }
@@ -78,7 +78,7 @@ impl StewardContext {
         }
     }
 
-    /// A call that is answered soon.
+    /// Makes a short call and waits for its result.
     pub(super) async fn call(
         &self,
         function: &Function,
@@ -95,8 +95,8 @@ impl StewardContext {
         }
     }
 
-    /// Stays with a long job until its end. While it says nothing, its worker is asked now and then whether it is
-    /// still at it; `stand` finds that in what the worker says of the build.
+    /// Waits for the end of a long job and reports its progress. If the job sends no events, its worker is queried for the image;
+    /// `state` extracts the state of the job from that.
     pub(super) async fn follow<T>(
         &self,
         function: &Function,
@@ -127,7 +127,7 @@ impl StewardContext {
                         continue;
                     }
                     JobStatus::Finished => JobEvent::ConnectionLost,
-                    // A worker that restarts is back by then.
+                    // Leaves a restarting worker time to return.
                     JobStatus::NoWorker if last_heard.elapsed() < no_worker_timeout => continue,
                     JobStatus::Unknown if last_heard.elapsed() < silence_timeout => continue,
                     JobStatus::NoWorker | JobStatus::Unknown => JobEvent::ConnectionLost,
@@ -154,7 +154,7 @@ impl StewardContext {
         }
     }
 
-    /// Asks after a job that is on this server.
+    /// Queries the status of a job on this job server.
     async fn job_status<T>(
         &self,
         function: &Function,
@@ -170,7 +170,7 @@ impl StewardContext {
             Some(ReportedState::Ended(JobResult::Done(_))) => return JobStatus::Finished,
             Some(ReportedState::Ended(_)) => false,
             Some(ReportedState::Unknown) => true,
-            // Whoever has begun would answer.
+            // A worker that has started the job would have registered this function.
             None => !functions.is_registered(&info_function),
         };
         match (functions.is_registered_on(server, function), waits) {
@@ -184,7 +184,7 @@ impl StewardContext {
 fn call_outcome(function: &Function, outcome: JobOutcome) -> CallOutcome {
     match outcome {
         JobOutcome::Complete(data) => CallOutcome::Done(data),
-        // A job server says that a job has failed when its worker is gone. Only a worker says why.
+        // A job server also reports a failed job if its worker disconnected. Only a worker sends a reason.
         JobOutcome::Fail(data) => match JobFailure::from_data(&data) {
             Some(failure) => CallOutcome::Failed(failure),
             None => CallOutcome::Lost(format!("{function} failed: its worker gave no reason")),

@@ -1,4 +1,4 @@
-//! What every piece of work has at hand.
+//! State that is shared by all work of a steward.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use super::options::{Options, StewardTiming};
 use super::zuul::ZuulSources;
 use super::{StewardDependencies, image_state};
 
-/// Cloning is cheap.
+/// The shared state of a steward. Cloning is cheap.
 #[derive(Debug, Clone)]
 pub(super) struct StewardContext {
     pub(super) registry: Registry,
@@ -26,34 +26,33 @@ pub(super) struct StewardContext {
     pub(super) directory: FunctionDirectory,
     pub(super) system: Arc<str>,
     pub(super) hostname: Arc<str>,
-    /// The name under which this steward reports to launchers.
+    /// The name of this steward in its reports to launchers.
     pub(super) name: Arc<str>,
     pub(super) cleans: bool,
     pub(super) timing: StewardTiming,
     pub(super) pace: Pace,
     pub(super) events: Arc<dyn StewardEvents>,
     pub(super) zuul_sources: Arc<ZuulSources>,
-    /// Most uploads at once.
+    /// Limits concurrent uploads.
     pub(super) uploads: Arc<Semaphore>,
 }
 
-/// What a piece of work came to.
+/// The result of one unit of work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WorkOutcome {
-    /// Something was done, or failed and has been noted.
+    /// The work was done, or it failed and the failure was recorded.
     Done,
-    /// Somebody else has the lock, or there is nothing to do any more.
+    /// The lock is held by another process, or there is nothing left to do.
     Skipped,
 }
 
-/// What failed, for the notes.
+/// A failure to be recorded in the notes.
 pub(super) struct WorkFailure {
     pub(super) subject: Subject,
     pub(super) build: BuildId,
     pub(super) order: i64,
     pub(super) reason: String,
-    /// Whether the next attempt waits. Otherwise nothing is wrong with what was attempted: the worker was stopped, or another
-    /// one can do it.
+    /// Whether the failure counts towards backoff. It does not if the worker was stopped or another worker can do the work.
     pub(super) counts: bool,
 }
 
@@ -85,7 +84,7 @@ impl StewardContext {
         Arc::clone(&self.config.borrow())
     }
 
-    /// What the configuration says of an image, if it still has it.
+    /// Returns the configuration of an image, if there is one.
     pub(super) fn image(&self, image: &ImageName) -> Option<ImageDefinition> {
         self.config.borrow().images.get(image.as_str()).cloned()
     }
@@ -102,8 +101,8 @@ impl StewardContext {
         images::decide(picture, &self.pace, now())
     }
 
-    /// Whether an action is still what the plan wants, now that its lock is ours; with the picture that says so.
-    /// `unlock` takes our own lock out of the picture.
+    /// Checks, while its lock is held, that an action is still part of the plan, and returns the state of the image if so.
+    /// `unlock` removes our own lock from the state.
     pub(super) async fn confirm(
         &self,
         image: &ImageName,
@@ -117,7 +116,7 @@ impl StewardContext {
         Ok(plan.actions.contains(action).then_some(picture))
     }
 
-    /// Remembers a failure, so that it is not repeated at once.
+    /// Records a failure, which delays the next attempt.
     pub(super) async fn record_failure(
         &self,
         image: &ImageName,
@@ -135,7 +134,7 @@ impl StewardContext {
         } else {
             tracing::info!(%image, %build, ?subject, reason, "image work was interrupted; retrying at once");
         }
-        // Whoever asks for a build starts the count anew.
+        // A new build request resets the count.
         let request = match subject {
             Subject::Build => self.registry.images().build_request(image).await?,
             _ => None,
@@ -158,7 +157,7 @@ impl StewardContext {
         .await
     }
 
-    /// Forgets failures of what has worked by now.
+    /// Removes the recorded failures of a subject.
     pub(super) async fn clear_failures(&self, image: &ImageName, subject: &Subject) -> Result<()> {
         ImageNotes::change(&**self.registry.tree(), image, |notes| {
             notes.setbacks.remove(subject);

@@ -1,7 +1,6 @@
-//! Why a steward cannot go on.
+//! Errors that end a steward.
 
-/// Everything else is handled where it happens: a steward outlasts its job servers, its workers, and its store's
-/// absences.
+/// An error that ends a steward. Failures of job servers and workers and lost store connections are handled where they occur.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -1,7 +1,7 @@
-//! Who answers what: the functions that workers have registered, as the job servers list them.
+//! The functions that workers have registered, as listed by the job servers.
 //!
-//! Gearman has no event for a function that comes or goes, so the lists are polled: seldom as long as nothing
-//! depends on it, often while something waits for a worker, and at once when a decision needs to know.
+//! Gearman has no events for functions, so the lists are polled: rarely if nothing depends on them, often while work waits for a
+//! worker, and immediately when a decision needs them.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt::Write as _;
@@ -22,40 +22,41 @@ use super::options::StewardTiming;
 use super::unused_functions::drop_regularly;
 use crate::jobs::Function;
 
-/// What the job servers say at one moment.
+/// The functions on all job servers at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RegisteredFunctions {
-    /// In the order of the servers: what there is, or why the server does not say.
+    /// The functions of each server, in order, or the reason why it could not be queried.
     servers: Vec<Result<ServerFunctions, String>>,
 }
 
-/// What one server says.
+/// The functions on one job server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct ServerFunctions {
-    /// Workers answer these.
+    /// Functions with at least one worker.
     registered: HashSet<Function>,
-    /// There are jobs of these, waiting or running.
+    /// Functions with queued or running jobs.
     with_jobs: HashSet<Function>,
 }
 
 impl RegisteredFunctions {
-    /// Asks all servers; `limit` is for each.
+    /// Queries all job servers; `limit` is the timeout for each.
     pub async fn fetch(servers: &[GearmanEndpoint], limit: Duration) -> Self {
         let mut connections: Vec<AdminConnection> =
             servers.iter().cloned().map(AdminConnection::new).collect();
         poll(&mut connections, limit).await
     }
 
+    /// Returns whether a worker is registered for the function.
     pub fn is_registered(&self, function: &Function) -> bool {
         self.find_server(function).is_some()
     }
 
-    /// The place of the first server on which somebody answers.
+    /// Returns the index of the first server that has a worker for the function.
     pub fn find_server(&self, function: &Function) -> Option<usize> {
         (0..self.servers.len()).find(|server| self.is_registered_on(*server, function))
     }
 
-    /// Whether somebody answers on the server at this place.
+    /// Returns whether the server has a worker for the function.
     pub(super) fn is_registered_on(&self, server: usize, function: &Function) -> bool {
         let listed = self
             .servers
@@ -64,13 +65,13 @@ impl RegisteredFunctions {
         listed.is_some_and(|listed| listed.registered.contains(function))
     }
 
-    /// Whether somebody waits for an answer.
+    /// Returns whether there are queued or running jobs for the function.
     pub(super) fn has_jobs(&self, function: &Function) -> bool {
         let mut servers = self.servers.iter().flatten();
         servers.any(|listed| listed.with_jobs.contains(function))
     }
 
-    /// Why nobody can be asked for anything; none if somebody can.
+    /// Returns why no job server can be reached; `None` if at least one can.
     pub(super) fn unavailable_reason(&self) -> Option<String> {
         let mut reasons = String::new();
         for server in &self.servers {
@@ -88,7 +89,7 @@ impl RegisteredFunctions {
         Some(reasons)
     }
 
-    /// The ids of all images that some worker holds or makes.
+    /// Returns the ids of all images on workers.
     pub(super) fn images(&self) -> HashSet<&ImageId> {
         let servers = self.servers.iter().flatten();
         let all = servers.flat_map(|listed| &listed.registered);
@@ -99,7 +100,7 @@ impl RegisteredFunctions {
         .collect()
     }
 
-    /// What there is for an image.
+    /// Returns the services that are available for an image.
     pub(super) fn services<'a>(
         &self,
         image: &ImageName,
@@ -133,7 +134,7 @@ impl RegisteredFunctions {
     }
 }
 
-/// A job server and the connection for asking it.
+/// A job server and its administrative connection.
 struct AdminConnection {
     endpoint: GearmanEndpoint,
     client: Option<AdminClient>,
@@ -190,7 +191,7 @@ async fn poll(connections: &mut [AdminConnection], limit: Duration) -> Registere
     RegisteredFunctions { servers }
 }
 
-/// Keeps asking. Cloning is cheap; the asking ends with the last clone.
+/// Polls the registered functions. Cloning is cheap; polling ends with the last clone.
 #[derive(Debug, Clone)]
 pub(super) struct FunctionDirectory {
     requests: mpsc::UnboundedSender<oneshot::Sender<Arc<RegisteredFunctions>>>,
@@ -200,7 +201,7 @@ pub(super) struct FunctionDirectory {
     _tasks: Arc<PollTasks>,
 }
 
-/// Aborted when dropped.
+/// Tasks that are aborted on drop.
 #[derive(Debug)]
 struct PollTasks(Vec<AbortHandle>);
 
@@ -238,12 +239,12 @@ impl FunctionDirectory {
         }
     }
 
-    /// Tells of every change.
+    /// Returns a receiver of changes.
     pub(super) fn latest(&self) -> watch::Receiver<Arc<RegisteredFunctions>> {
         self.latest.clone()
     }
 
-    /// What the servers say after this call.
+    /// Queries the job servers now.
     pub(super) async fn refresh(&self) -> Arc<RegisteredFunctions> {
         let (reply, functions) = oneshot::channel();
         let sent = self.requests.send(reply);
@@ -253,7 +254,7 @@ impl FunctionDirectory {
         }
     }
 
-    /// Whether something waits for a worker.
+    /// Sets whether work is waiting for a worker, which shortens the polling interval.
     pub(super) fn set_eager(&self, eager: bool) {
         self.eager.store(eager, Ordering::Relaxed);
     }
@@ -284,13 +285,13 @@ impl FunctionPoller {
                 changed
             });
             for reply in waiting {
-                // Whoever asked may have gone.
+                // The requester may be gone.
                 let _ = reply.send(Arc::clone(&functions));
             }
         }
     }
 
-    /// Waits until it is time to ask, and tells for whom.
+    /// Waits for the next poll and returns the requests to be served by it.
     async fn next(
         &mut self,
         last: Option<Instant>,
@@ -316,7 +317,7 @@ impl FunctionPoller {
                     waiting.push(reply);
                     break;
                 }
-                // Nobody is left to ask; the task is about to be ended.
+                // The last directory was dropped; the task is about to be aborted.
                 Ok(None) => std::future::pending().await,
                 Err(_) => {}
             }

@@ -1,4 +1,4 @@
-//! Draws the picture of an image for the plan.
+//! Loads the state of an image for the plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ use super::notes::{BuildNotes, ImageNotes};
 use super::policy;
 use super::zuul::read_market;
 
-/// The picture of an image as it is now: nothing that was written before the call is missing from it.
+/// Loads the current state of an image, including everything written before the call.
 pub async fn load_image_state(
     registry: &Registry,
     config: &Config,
@@ -60,7 +60,7 @@ pub async fn load_image_state(
     })
 }
 
-/// All images of the configuration, and all that there are records of.
+/// Returns the images that have a configuration or records.
 pub async fn known_images(registry: &Registry, config: &Config) -> Result<BTreeSet<ImageName>> {
     let mut names = registry.images().names().await?;
     let configured = config.images.keys();
@@ -75,7 +75,7 @@ fn request(stat: &Stat) -> Request {
     }
 }
 
-/// None for what has no data, or none that can be read: it is left alone.
+/// Loads a build. Returns `None` for a record without data or with malformed data.
 async fn build(
     tree: &dyn Tree,
     key: BuildKey,
@@ -168,7 +168,7 @@ fn readable<T>(
     }
 }
 
-/// Somebody holds the lock or waits for it.
+/// Returns whether a process holds the lock or waits for it.
 fn is_held(lock: &Record) -> bool {
     lock.stat.num_children > 0
 }
@@ -185,7 +185,7 @@ fn path(text: String) -> Result<TreePath> {
     Ok(TreePath::new(text)?)
 }
 
-/// The builds that there are records of, readable or not.
+/// Returns all builds with a record, including malformed ones.
 pub(super) async fn recorded_builds(registry: &Registry) -> Result<BTreeSet<BuildId>> {
     let tree = &**registry.tree();
     let images = registry.images().names().await?;

@@ -1,11 +1,10 @@
-//! Images on workers that no record accounts for.
+//! Images on workers without a record (orphans).
 //!
-//! A record is written before a worker is asked for anything, so an image of ours without a record is left over: its
-//! worker was away when the record went, or when the build was given up as lost. Two looks in a row must show it, and the
-//! worker must say that it made the image for this installation. What somebody else has built stays until they delete it.
+//! A record is written before a job is submitted, so an image of this installation without a record is an orphan: its worker was
+//! offline when the record was deleted or when the build was considered lost. An orphan must be found by two consecutive scans,
+//! and its worker must report that it was built for this installation.
 //!
-//! A build that was given up as lost and is still of use gets a record again ([`Context::adopt`]). Any other is cancelled, and
-//! its files are deleted.
+//! A lost build that is still useful is adopted ([`StewardContext::adopt`]). Others are cancelled and their files deleted.
 
 use std::collections::BTreeSet;
 
@@ -21,12 +20,12 @@ use super::notes::ImageNotes;
 use super::renewable_lock::RenewableLock;
 use crate::jobs::{DeleteJob, Function, ImageInfo, LocalState};
 
-/// What was without a record at the last look.
+/// The builds that had no record at the last scan.
 #[derive(Debug, Default)]
 pub(super) struct OrphanCandidates(BTreeSet<BuildId>);
 
 impl StewardContext {
-    /// The images to clear, and what to compare the next look with.
+    /// Returns the orphans, and the candidates for the next scan.
     pub(super) async fn find_orphans(
         &self,
         before: &OrphanCandidates,
@@ -48,7 +47,7 @@ impl StewardContext {
         Ok(held.difference(&recorded).copied().collect())
     }
 
-    /// What a worker says of an image of this installation that has no record.
+    /// Returns the state of an image of this installation that has no record.
     async fn orphan(&self, build: BuildId) -> Result<Option<ImageInfo>> {
         let info = self.info(build).await;
         let ours = info.filter(|info| info.managed.as_deref() == Some(&*self.system));
@@ -57,8 +56,7 @@ impl StewardContext {
         Ok(stored.is_none().then_some(info))
     }
 
-    /// Takes over an image without a record if it is a lost build that is of use. Otherwise removes it, unless that is left to
-    /// other stewards.
+    /// Adopts an orphan if it is a useful lost build. Otherwise deletes it, unless deletions are left to other stewards.
     pub(super) async fn handle_orphan(&self, build: BuildId) -> Result<()> {
         let Some(info) = self.orphan(build).await? else {
             return Ok(());
@@ -77,7 +75,7 @@ impl StewardContext {
                         return Ok(());
                     }
                 }
-                // Somebody may be about to take it over.
+                // Another steward may be adopting it.
                 None if !has_build_under_way(&picture) => return Ok(()),
                 None => {}
             }
@@ -93,8 +91,8 @@ impl StewardContext {
         Ok(notes.lost.contains_key(&build))
     }
 
-    /// Takes over a lost build in place of one that is about to begin. The caller has the lock of the image, and `picture` does
-    /// not show it.
+    /// Adopts a lost build instead of starting a new one. The caller holds the lock of the image, which `picture` must not
+    /// contain.
     pub(super) async fn adopt_lost_build(&self, picture: &Picture) -> Result<bool> {
         for build in self.unrecorded().await? {
             if self.is_lost(&picture.image, build).await?
@@ -107,7 +105,7 @@ impl StewardContext {
         Ok(false)
     }
 
-    /// Records a lost build as one under way, if it is of use. Whoever resumes that asks its worker what became of it.
+    /// Creates a record for a useful lost build, so that it is resumed.
     async fn adopt(&self, picture: &Picture, info: &ImageInfo, build: BuildId) -> Result<bool> {
         if !is_wanted(picture, info, now()) {
             return Ok(false);
@@ -130,7 +128,7 @@ impl StewardContext {
         let image: &ImageName = &info.image;
         if info.state == LocalState::Building {
             let function = Function::Cancel(ImageId::from(build));
-            // Its files go with the next look.
+            // Its files are deleted after the next scan.
             match self.call(&function, &(), self.timing.call_timeout).await {
                 CallOutcome::Done(_) => {
                     tracing::info!(%image, %build, "cancelled build without record");
@@ -158,8 +156,7 @@ fn key_of(info: &ImageInfo, build: BuildId) -> BuildKey {
     }
 }
 
-/// Whether a lost build is what a build would make now: nothing newer is there or under way, and nobody has asked for a
-/// newer one.
+/// Returns whether a lost build can replace a new build: there is no newer build, running build or newer request.
 fn is_wanted(picture: &Picture, info: &ImageInfo, now: Timestamp) -> bool {
     let Some(policy) = &picture.policy else {
         return false;

@@ -1,4 +1,4 @@
-//! Finding out what became of a job whose answer did not come.
+//! Recovers the results of jobs whose response was lost.
 
 use nodeyard_image::ImageId;
 use nodeyard_model::{BuildId, BuildKey, ProviderName, UploadId};
@@ -11,21 +11,21 @@ use crate::jobs::{
     UploadResult, from_payload,
 };
 
-/// What there is to know of a job.
+/// The result of a job.
 #[derive(Debug)]
 pub(super) enum JobResult<T> {
     Done(T),
     Failed(JobFailure),
-    /// Nobody knows of it, and nobody will.
+    /// No worker knows the job.
     Lost,
 }
 
-/// What a worker says of a job at one moment.
+/// The state of a job as reported by its worker.
 #[derive(Debug)]
 pub(super) enum ReportedState<T> {
     Running,
     Ended(JobResult<T>),
-    /// It does not know.
+    /// The worker does not know the job.
     Unknown,
 }
 
@@ -63,7 +63,7 @@ impl ReportedState<UploadResult> {
 }
 
 impl StewardContext {
-    /// What a worker says of an image; none if nobody says anything that makes sense.
+    /// Queries a worker for an image. Returns `None` without a valid response.
     pub(super) async fn info(&self, build: BuildId) -> Option<ImageInfo> {
         let function = Function::Info(ImageId::from(build));
         let question = InfoJob::default();
@@ -82,9 +82,9 @@ impl StewardContext {
         }
     }
 
-    /// Waits for the end of a build that we have no job of.
+    /// Waits for the end of a build whose job is not ours.
     ///
-    /// Its job may still wait for a worker: that of a steward whose session was lost, which has its job yet.
+    /// Its job may still be queued, if it belongs to a steward that lost its session.
     pub(super) async fn recover_build(
         &self,
         key: &BuildKey,
@@ -94,7 +94,7 @@ impl StewardContext {
             .await
     }
 
-    /// Waits for the end of an upload that we have no job of.
+    /// Waits for the end of an upload whose job is not ours.
     pub(super) async fn recover_upload(
         &self,
         build: BuildId,
@@ -126,7 +126,7 @@ impl StewardContext {
             } else if functions.unavailable_reason().is_some()
                 || job.is_some_and(|job| functions.has_jobs(job))
             {
-                // The workers may be well and only we cannot hear them, or nobody has begun yet.
+                // The job servers are unreachable, or the job is still queued.
                 last_heard = Instant::now();
             }
             if last_heard.elapsed() >= self.timing.lost_after {

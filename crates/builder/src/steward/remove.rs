@@ -1,4 +1,4 @@
-//! Removing uploads, builds and files.
+//! Deletes uploads, builds and files.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ use super::notes::ImageNotes;
 use crate::jobs::{DeleteJob, FailureKind, Function, JobFailure, UploadDeleteJob};
 
 impl StewardContext {
-    /// From the cloud first, then the record.
+    /// Deletes an upload from the cloud, then its record.
     pub(super) async fn remove_upload(
         &self,
         image: &ImageName,
@@ -74,7 +74,7 @@ impl StewardContext {
         Ok(WorkOutcome::Done)
     }
 
-    /// Its files first; then, unless uploads are left, the record.
+    /// Deletes the files of a build, then its record unless it still has uploads.
     pub(super) async fn remove_build(
         &self,
         image: &ImageName,
@@ -92,7 +92,7 @@ impl StewardContext {
             return Ok(WorkOutcome::Skipped);
         };
         let tree = &**self.registry.tree();
-        // If its worker has it after all, it can be taken over.
+        // If its worker still has it, it can be adopted.
         let is_lost = held.value.state == BuildState::Failed
             && ImageNotes::read(tree, image)
                 .await?
@@ -134,7 +134,7 @@ impl StewardContext {
         Ok(WorkOutcome::Done)
     }
 
-    /// Some of its files; the record stays.
+    /// Deletes some files of a build; its record stays.
     pub(super) async fn drop_files(
         &self,
         image: &ImageName,
@@ -180,8 +180,8 @@ impl StewardContext {
         Ok(WorkOutcome::Done)
     }
 
-    /// If nobody answers for the image, its files are gone, or their worker is away: when it returns, they are
-    /// found as files without a record.
+    /// Deletes the files of a build. Succeeds if no worker has the image: files of an offline worker are found as orphans when
+    /// it returns.
     pub(super) async fn delete_files(
         &self,
         build: BuildId,
@@ -195,7 +195,7 @@ impl StewardContext {
         deletion_result(self.call(&function, job, self.timing.call_timeout).await)
     }
 
-    /// Forgets an image that there is nothing left of, unless nodes are.
+    /// Deletes the notes of an image without records, unless nodes that booted from it exist.
     pub(super) async fn forget_image(&self, image: &ImageName) -> Result<()> {
         let tree = &**self.registry.tree();
         let notes = ImageNotes::read(tree, image).await?;
@@ -215,7 +215,7 @@ impl StewardContext {
     }
 }
 
-/// The builds of an image that nodes have booted from, as their records say.
+/// Returns the builds of an image that existing nodes booted from.
 async fn booted_builds(registry: &Registry, image: &ImageName) -> Result<BTreeSet<BuildId>> {
     let nodes = registry.nodes().list().await?;
     let uploads = nodes.iter().filter_map(|(_, node)| {
@@ -252,7 +252,7 @@ fn work_failure(
     }
 }
 
-/// What is not there is deleted.
+/// Converts the outcome of a deletion. A missing image counts as deleted.
 fn deletion_result(outcome: CallOutcome) -> Result<(), JobFailure> {
     match outcome {
         CallOutcome::Done(_) => Ok(()),

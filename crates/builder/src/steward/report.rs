@@ -1,7 +1,7 @@
-//! What this steward tells launchers of an image: how its build and its uploads stand.
+//! Reports the state of builds and uploads of an image to launchers.
 //!
-//! An ephemeral record for each image and steward, below `/nodeyard/images`, written when it changes. Without any, a
-//! launcher knows that nobody looks after the image.
+//! An ephemeral record per image and steward, below `/nodeyard/images`, written when it changes. Without such a record, a launcher
+//! knows that no steward manages the image.
 
 use nodeyard_model::layout;
 use nodeyard_plan::images::{Explanation, Picture, StewardReport};
@@ -11,7 +11,7 @@ use super::context::StewardContext;
 use super::progress::put_ephemeral;
 
 impl StewardContext {
-    /// Writes the report if it has changed. What cannot be written is written after the next look at the image.
+    /// Writes the report if it has changed. A failed write is retried after the next evaluation of the image.
     pub(super) async fn report(&self, picture: &Picture, explanation: &Explanation) {
         let report = StewardReport::new(picture, explanation);
         if let Err(error) = self.write_report(picture, &report).await {
@@ -25,7 +25,7 @@ impl StewardContext {
         let dir = TreePath::new(layout::image_stewards(&picture.image))?;
         let path = dir.join(&self.name)?;
         let tree = &**self.registry.tree();
-        // It may have gone with a session, or with the image.
+        // It may have been deleted with a session or with the image.
         let stored = ext::get_opt(tree, &path).await?;
         if stored.is_some_and(|record| *record.data == *data) {
             return Ok(());

@@ -1,7 +1,7 @@
-//! The desk: knows which images to look at, and starts what is to be done.
+//! Schedules the evaluation of images and the actions of their plans.
 //!
-//! An image is looked at when the store reports a change of anything about it, when a piece of work on it has ended,
-//! when its plan said so, when the configuration or the set of workers has changed, and once in a while.
+//! An image is evaluated when one of its records changes, when one of its actions ends, when its plan asks for it, when the
+//! configuration or the registered functions change, and periodically.
 
 mod work_states;
 
@@ -26,34 +26,34 @@ use super::image_state;
 use super::orphans::OrphanCandidates;
 use work_states::WorkStates;
 
-/// Looks at once. Each is a few dozen reads.
+/// The maximum number of concurrent evaluations. Each is a few dozen reads.
 const MAX_EVALUATIONS: usize = 8;
 
-/// The longest pause before an image is looked at again. Records and the configuration may say any number of seconds, and
-/// the clock cannot represent all of them.
+/// The maximum pause before an image is evaluated again. Records and the configuration may contain any number of seconds, which
+/// the clock cannot always represent.
 const MAX_PAUSE: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 pub(super) struct ImageScheduler {
     ctx: StewardContext,
     config: watch::Receiver<Arc<Config>>,
     ready: watch::Sender<bool>,
-    /// To be looked at.
+    /// Images to be evaluated.
     dirty: BTreeSet<ImageName>,
     evaluating: HashSet<ImageName>,
-    /// When to look without an event.
+    /// When to evaluate images without an event.
     due: BTreeMap<ImageName, Instant>,
     executing: HashSet<(ImageName, Action)>,
-    /// Not to be tried before.
+    /// Actions that are not retried before this time.
     backing_off: HashMap<(ImageName, Action), Instant>,
     /// Images that wait for a worker.
     waiting: HashSet<ImageName>,
     states: WorkStates,
     orphan_candidates: OrphanCandidates,
     scanning: bool,
-    /// Something has changed since the survey that is under way began.
+    /// Whether another scan is needed after the running one.
     scan_again: bool,
     tasks: JoinSet<TaskResult>,
-    /// What each task is about, in case it has nothing to tell in the end.
+    /// What each task does, in case it panics.
     task_kinds: HashMap<task::Id, SchedulerTask>,
 }
 
@@ -64,12 +64,12 @@ enum SchedulerTask {
     Scan,
 }
 
-/// What a task has to tell when it ends.
+/// The result of a task.
 enum TaskResult {
-    /// None if the store did not answer.
+    /// The plan, or `None` if the store could not be read.
     Evaluated(ImageName, Option<Box<Plan>>),
     Executed(ImageName, Action, nodeyard_store::Result<WorkOutcome>),
-    /// All images there are, and what is left on workers without a record.
+    /// All known images, and the candidates for orphans.
     Scanned(Option<BTreeSet<ImageName>>, Option<OrphanCandidates>),
 }
 
@@ -130,12 +130,12 @@ impl ImageScheduler {
                 _ = scan_interval.tick() => self.start_scan(),
             }
         };
-        // Whatever is under way goes on at the workers; its records and free locks tell the next steward.
+        // Running jobs continue at the workers; the next steward finds their records with free locks.
         self.tasks.shutdown().await;
         result
     }
 
-    /// Everything that is there by now belongs to one look.
+    /// Handles all available events at once.
     fn handle_events(&mut self, first: WatchEvent, watcher: &mut Watcher) {
         let mut next = Some(first);
         while let Some(event) = next {
@@ -155,7 +155,7 @@ impl ImageScheduler {
         self.dirty.extend(due.map(|(image, _)| image));
     }
 
-    /// A look at everything.
+    /// Starts a scan of all images and orphans.
     fn start_scan(&mut self) {
         self.scan_again = self.scanning;
         if self.scanning {
@@ -322,7 +322,7 @@ impl ImageScheduler {
         }
     }
 
-    /// Whoever got in the way needs a moment.
+    /// Delays the next attempt of an action.
     fn back_off(&mut self, work: (ImageName, Action)) {
         let pause = self.ctx.timing.retry_pause;
         self.evaluate_in(work.0.clone(), pause);
@@ -340,7 +340,7 @@ async fn evaluate(ctx: &StewardContext, image: &ImageName) -> nodeyard_store::Re
     let latest = ctx.directory.latest().borrow().clone();
     let mut picture = ctx.load_image_state(image, &latest).await?;
     let mut plan = ctx.decide(&picture);
-    // What has come since the last question is worth another.
+    // A worker may have registered since the last poll.
     if waits_for_worker(&plan.explanation) {
         let fresh = ctx.directory.refresh().await;
         if fresh != latest {
@@ -372,7 +372,7 @@ async fn execute(
         Action::ResumeBuild { build } => ctx.resume_build(image, *build).await,
         Action::ClearRequest { order } => ctx.clear_request(image, *order).await,
         Action::Upload { build, provider } => {
-            // Closed never; if it were, the upload would only be one too many.
+            // The semaphore is never closed; if it were, the limit would merely not apply.
             let _turn = ctx.uploads.acquire().await;
             ctx.upload(image, *build, provider).await
         }
@@ -403,7 +403,7 @@ fn waits_for_worker(explanation: &Explanation) -> bool {
         || fates.any(|fate| matches!(fate, Fate::Waits { wait, .. } if is_worker(wait)))
 }
 
-/// The image that a path below `/nodepool/images` is about.
+/// Returns the image that a path below `/nodepool/images` belongs to.
 fn image_of(path: &TreePath) -> Option<ImageName> {
     let below = path.as_str().strip_prefix(layout::IMAGES)?;
     let name = below.strip_prefix('/')?.split('/').next()?;
@@ -411,7 +411,7 @@ fn image_of(path: &TreePath) -> Option<ImageName> {
 }
 
 fn from_now(at: Timestamp) -> Duration {
-    // A little later, since the clock that counts is not the one that wakes us.
+    // Slightly later, because the wall clock and the timer may differ.
     at.since(now()).saturating_add(Duration::from_millis(10))
 }
 

@@ -1,4 +1,4 @@
-//! Having a build uploaded to a provider.
+//! Uploads builds to providers: submits upload jobs and records their results.
 
 use std::collections::BTreeMap;
 
@@ -49,7 +49,7 @@ impl StewardContext {
         attempt.submit(lock).await
     }
 
-    /// Finds out what became of an upload that lost its steward.
+    /// Recovers the result of an upload whose steward is gone.
     pub(super) async fn settle_upload(
         &self,
         image: &ImageName,
@@ -106,7 +106,7 @@ impl StewardContext {
             return Ok(Some(lock));
         }
         lock.release().await?;
-        // Locking has brought the build back as an empty ghost if it was gone.
+        // Locking has recreated the record of a deleted build without data.
         let path = TreePath::new(nodeyard_model::layout::build(&key))?;
         let tree = &**self.registry.tree();
         let empty_record = ext::get_opt(tree, &path).await?;
@@ -123,15 +123,15 @@ fn copy_login(upload: &mut ImageUpload, build: &ImageBuild) {
     upload.shell_type.clone_from(&build.shell_type);
 }
 
-/// An upload that has a record.
+/// An upload with a record.
 struct UploadAttempt<'c> {
     ctx: &'c StewardContext,
     key: UploadKey,
     built: ImageBuild,
-    /// Where the build has its place in the order of the store's writes.
+    /// The creation transaction of the build record.
     order: i64,
     started: Instant,
-    /// It was seen from its beginning on, so that it is known how long it took.
+    /// Whether the whole upload was observed, so that its duration is known.
     observed_from_start: bool,
 }
 
@@ -213,7 +213,7 @@ impl<'c> UploadAttempt<'c> {
         };
         match result {
             Ok(_) if stored => self.record_success().await?,
-            // Nobody remembers it: it must not stay in the cloud.
+            // Without a record it must not stay in the cloud.
             Ok(result) => self.delete_from_cloud(result).await,
             Err(failure) => self.record_upload_failure(failure).await?,
         }
@@ -221,14 +221,14 @@ impl<'c> UploadAttempt<'c> {
         Ok(WorkOutcome::Done)
     }
 
-    /// False if the record is gone.
+    /// Stores the result. Returns `false` if the record is gone.
     async fn store(&self, guard: &LockGuard, result: Option<&UploadResult>) -> Result<bool> {
         let images = self.ctx.registry.images();
         guard.tree().sync().await?;
         let Some(stored) = images.upload(&self.key).await? else {
             return Ok(false);
         };
-        // Otherwise somebody else has ended it, or wants it deleted, and its record leads to it.
+        // Otherwise it has already ended or is being deleted, and its record leads to the image.
         if stored.value.state == UploadState::Uploading {
             let record = self.record(stored.value, result);
             images.store_upload(guard, &self.key, &record).await?;
@@ -246,7 +246,7 @@ impl<'c> UploadAttempt<'c> {
                 record.set_state(UploadState::Ready, now());
                 record
             }
-            // As Nodepool leaves it: a state and nothing else.
+            // Like Nodepool: only the state is kept.
             None => ImageUpload::new(UploadState::Failed, now()),
         }
     }

@@ -1,10 +1,8 @@
-//! Asking Zuul what it has, and having it fetched.
+//! Polls Zuul for builds of images and imports them.
 //!
-//! What Zuul says is kept in two places. In the store is what a decision needs, for all stewards and for people: which
-//! builds there are, in which formats, and which of them are of no use. In memory is what only the fetching needs:
-//! addresses, which may be signed and are nobody else's business. A steward that has to fetch what another one has
-//! seen, or itself before it was restarted, asks once more. However a question comes about, one steward asks at a time,
-//! its outcome is noted, and nobody asks again before the pause after a failure is over.
+//! The store holds what decisions need: the builds, their formats, and which builds are bad. Download URLs may be signed and are
+//! kept only in memory, so a steward that imports a build found by another steward, or before its restart, polls Zuul again.
+//! Only one steward polls at a time, and failures are recorded so that all stewards back off.
 
 mod source;
 
@@ -27,36 +25,36 @@ use super::policy;
 use crate::jobs::{FailureKind, ImportJob, JobFailure, ZuulBuildInfo};
 use source::{Artifacts, ZuulSource};
 
-/// How long a build that is of no use is left alone, and the longest for one that only might be of none.
+/// The maximum time for which a Zuul build is marked bad.
 const MAX_BAD_DURATION: Duration = Duration::from_secs(24 * 60 * 60);
-/// So many failures that another try might not have, and a build makes room for others.
+/// The number of possibly transient failures after which a Zuul build is marked bad.
 const MAX_TRIES: u32 = 5;
-/// The longest pause between two questions while Zuul does not answer.
+/// The maximum backoff while polling Zuul fails.
 const MAX_PAUSE: Duration = Duration::from_secs(30 * 60);
-/// By how much a pause may be shorter or longer, so that not all stewards ask at once.
+/// The relative jitter of the polling interval.
 const JITTER: f64 = 0.1;
 
-/// A build of Zuul that is being fetched.
+/// The Zuul build of an import.
 #[derive(Debug)]
 pub(super) struct ImportSource {
     zuul_build: Box<str>,
-    /// Those of the image when this began.
+    /// The settings fingerprint of the image when the import started.
     settings: Option<Box<str>>,
 }
 
-/// An import that came to nothing.
+/// A failed import.
 pub(super) struct FailedImport<'v> {
     pub(super) key: &'v BuildKey,
     pub(super) order: i64,
     pub(super) failure: &'v JobFailure,
 }
 
-/// Whether a build that was seen can be fetched.
+/// The result of looking up a Zuul build.
 enum BuildLookup {
     Found(ZuulBuildInfo, Artifacts),
-    /// Zuul does not have it any more, and what it has instead has been noted.
+    /// Zuul no longer has the build; its current builds have been recorded.
     Gone,
-    /// Zuul did not say.
+    /// Zuul could not be queried.
     Unknown,
 }
 
@@ -68,7 +66,7 @@ impl StewardContext {
         }
     }
 
-    /// Asks Zuul what it has, unless somebody else has just done so or does.
+    /// Polls Zuul for builds, unless another steward is doing so or has just done so.
     pub(super) async fn poll_zuul(&self, image: &ImageName) -> Result<WorkOutcome> {
         let Some(image_config) = self.zuul_image(image) else {
             return Ok(WorkOutcome::Skipped);
@@ -81,8 +79,8 @@ impl StewardContext {
         Ok(WorkOutcome::Done)
     }
 
-    /// Asks, unless another steward has done so since the picture was drawn or does so now, and notes what came of it.
-    /// False without an answer that makes sense.
+    /// Polls Zuul and records the result, unless another steward has done so since `picture` was loaded or is doing so. Returns
+    /// `false` without a valid response.
     async fn fetch_offers(
         &self,
         image: &ImageName,
@@ -134,7 +132,7 @@ impl StewardContext {
         Ok(asked.is_ok())
     }
 
-    /// Whether it is this steward that asks. If it is gone before it has an answer, others do after a while.
+    /// Acquires the turn to poll Zuul. It expires, so that another steward can poll if this one fails.
     async fn acquire_poll_turn(&self, image: &ImageName, picture: &Picture) -> Result<bool> {
         let seen = picture.market.as_ref().and_then(|market| market.asked);
         let limit = self.timing.zuul_timeout;
@@ -151,7 +149,7 @@ impl StewardContext {
         Ok(is_ours.into_inner())
     }
 
-    /// Has a build of Zuul fetched.
+    /// Imports a Zuul build.
     pub(super) async fn import(
         &self,
         image: &ImageName,
@@ -193,7 +191,7 @@ impl StewardContext {
             .await
     }
 
-    /// A build of Zuul that is about to be fetched, or was.
+    /// Returns the import source for a Zuul build.
     pub(super) fn import_source(&self, image: &ImageName, zuul_build: &str) -> ImportSource {
         let image_config = self.zuul_image(image);
         ImportSource {
@@ -202,7 +200,7 @@ impl StewardContext {
         }
     }
 
-    /// What there is to fetch of a build. Zuul is asked if this steward has not heard of it.
+    /// Finds the artifacts of a build. Polls Zuul if this steward does not know the build.
     async fn find_build(
         &self,
         image: &ImageName,
@@ -218,7 +216,7 @@ impl StewardContext {
             return Ok(BuildLookup::Found(build, artifacts));
         }
         let _guard = source.fetch_lock.lock().await;
-        // Another may have asked while we waited for our turn, or have begun to fetch it.
+        // Another task may have polled Zuul or started the import in the meantime.
         if source.find(zuul_build, formats).is_none() {
             let Some(picture) = self.confirm(image, import, |_| {}).await? else {
                 return Ok(BuildLookup::Unknown);
@@ -233,8 +231,7 @@ impl StewardContext {
         })
     }
 
-    /// Remembers that a build of Zuul was tried in vain. True if it is left alone from now on, and others have their
-    /// turn.
+    /// Records a failed import of a Zuul build. Returns `true` if the build is now marked bad, so that other builds are imported.
     pub(super) async fn mark_bad(
         &self,
         import: &ImportSource,
@@ -280,8 +277,8 @@ impl StewardContext {
         Ok(is_bad)
     }
 
-    /// For how long a build of Zuul is left alone that has failed so often, or that is of no use however often it is
-    /// tried. The longer it has failed, the longer: what is wrong may be here, and be mended.
+    /// Returns how long a Zuul build is marked bad after this number of failures; zero tries stand for a permanent failure. Grows
+    /// exponentially, because the cause may be on our side and be fixed.
     fn bad_duration(&self, tries: u32) -> Duration {
         match tries {
             0 => MAX_BAD_DURATION,
@@ -294,7 +291,7 @@ impl StewardContext {
         }
     }
 
-    /// Forgets that a build of Zuul was tried in vain, since it is here.
+    /// Removes the bad mark of a Zuul build after a successful import.
     pub(super) async fn clear_bad(&self, image: &ImageName, import: &ImportSource) -> Result<()> {
         change_market(&**self.registry.tree(), image, |market| {
             market.bad.remove(&import.zuul_build);
@@ -304,14 +301,14 @@ impl StewardContext {
     }
 }
 
-/// Whether Zuul did not answer lately and is left alone for a while.
+/// Returns whether polling Zuul is backing off after a failure.
 fn is_backing_off(picture: &Picture) -> bool {
     picture.market.as_ref().is_some_and(|market| {
         market.error.is_some() && market.next.is_some_and(|next| next > now())
     })
 }
 
-/// What Zuul said of an image when it was last asked, by whomever.
+/// Reads the result of the last poll of Zuul for an image.
 pub async fn read_market(tree: &dyn Tree, image: &ImageName) -> Result<Option<Market>> {
     ext::read_json(tree, &TreePath::new(layout::image_zuul_builds(image))?).await
 }

@@ -1,4 +1,4 @@
-//! `image-build:<image>` and `image-import:<image>`: makes an image, or has it from Zuul.
+//! `image-build:<image>` and `image-import:<image>`: builds an image, or imports it from Zuul.
 
 use std::convert::Infallible;
 use std::io;
@@ -25,17 +25,17 @@ use super::task_error::{TaskError, blocking};
 use crate::jobs::{BuildJob, BuildResult, ImportJob, from_payload, to_payload};
 use crate::source::{self, BuildConsole, BuildOrder, SourceError};
 
-/// How long a source may take to stop before it is dropped; programs are killed long before.
+/// The time limit for a source to stop before it is dropped; programs are killed long before.
 const STOP_LIMIT: Duration = Duration::from_secs(60);
 
-/// The builds that run.
+/// The running builds.
 #[derive(Debug, Default)]
 pub(super) struct RunningBuilds(SharedTasks<ImageId, RunningBuild, BuildResult>);
 
-/// What others see of a build, and can do to it.
+/// The log of a running build and its cancellation.
 #[derive(Debug, Clone)]
 struct RunningBuild {
-    /// The log, once there is one.
+    /// The log, once it is open.
     log: watch::Receiver<Option<BuildLog>>,
     cancel: CancellationToken,
 }
@@ -45,7 +45,7 @@ impl RunningBuilds {
         self.0.keys()
     }
 
-    /// The log of a build that runs, once there is one.
+    /// Waits for the log of a running build.
     pub(super) async fn log(&self, id: &ImageId) -> Option<BuildLog> {
         let mut log = self.0.get(id)?.view.log;
         let log = log.wait_for(Option::is_some).await.ok()?;
@@ -53,7 +53,7 @@ impl RunningBuilds {
     }
 }
 
-/// What is asked for turns out to be there.
+/// Why a build was not started.
 enum NotStarted {
     AlreadyDone(Box<BuildResult>),
     Failed(TaskError),
@@ -80,7 +80,7 @@ pub(super) async fn serve_import(
     follow(context, image, job, (&id, stream), build).await
 }
 
-/// Starts the build, or joins it, and stays with it until its end.
+/// Starts or joins a build and waits for its end.
 async fn follow(
     context: &Arc<WorkerContext>,
     image: &ImageName,
@@ -142,7 +142,7 @@ fn start(
         })
 }
 
-/// Stops a build, and returns when it has ended.
+/// Cancels a build and waits for its end.
 pub(super) async fn cancel(
     context: &Arc<WorkerContext>,
     id: &ImageId,
@@ -152,12 +152,12 @@ pub(super) async fn cancel(
         build.ok_or_else(|| TaskError::missing(format!("image {id} is not being built")))?;
     tracing::info!(%id, "cancelling build");
     build.view.cancel.cancel();
-    // Whatever it came to in the end.
+    // The result does not matter.
     let _result = build.outcome().await;
     Ok(Vec::new())
 }
 
-/// One build.
+/// A build or import to be run.
 struct BuildTask {
     context: Arc<WorkerContext>,
     config: Arc<Config>,
@@ -167,7 +167,7 @@ struct BuildTask {
     cancel: CancellationToken,
 }
 
-/// Where the files come from.
+/// How the files are created.
 enum BuildMethod {
     Build(config::BuildConfig),
     Import(ImportTask),
@@ -193,7 +193,7 @@ impl BuildTask {
             image: image.clone(),
             id: order.image_id.clone(),
             managed: provider::managed(order.managed.as_deref())?,
-            // Its downloads reserve their space when their sizes are known.
+            // Downloads reserve space when their sizes are known.
             need: Some(0),
         };
         let import = ImportTask::of(&config, image, order)?;
@@ -289,7 +289,7 @@ impl BuildTask {
         }
     }
 
-    /// Lets the source make the files.
+    /// Opens the log and creates the files, with the time limit of the image.
     async fn make(
         &self,
         draft: &mut Draft,
@@ -324,14 +324,14 @@ impl BuildTask {
             made = self.fill(draft, &mut console, &stop) => made,
             () = limit(time, &stop) => Err(self.stopped(None)),
             never = forward_cancel => match never {},
-            // A download leaves nothing that would have to be waited for.
+            // A download needs no cleanup.
             () = stop.cancelled(), if matches!(self.method, BuildMethod::Import(_)) => Err(self.stopped(None)),
         };
         console.end().await;
         made
     }
 
-    /// `left` is what could not be stopped.
+    /// Returns the error for a stopped build. `left` lists processes that are still running.
     fn stopped(&self, left: Option<&SourceError>) -> TaskError {
         let left = left.map(|left| format!("; {left}")).unwrap_or_default();
         if self.context.stopping.is_cancelled() {
@@ -347,7 +347,7 @@ impl BuildTask {
         );
         match self.method {
             BuildMethod::Build(_) => TaskError::failed(reason),
-            // What has come stays for the next time.
+            // The next attempt continues with what was downloaded.
             BuildMethod::Import(_) => TaskError::unable(reason),
         }
     }
@@ -397,7 +397,7 @@ impl BuildTask {
     }
 }
 
-/// Stops a build when its time is up. Returns if it does not stop then, whoever said it must.
+/// Stops a build after its time limit. Returns if a stopped build does not end.
 async fn limit(time: Duration, stop: &CancellationToken) {
     tokio::select! {
         () = tokio::time::sleep(time) => stop.cancel(),

@@ -1,4 +1,4 @@
-//! `image-delete:<id>`: removes an image from this host, and never an upload from a cloud.
+//! `image-delete:<id>`: deletes the files of an image from this host. Does not delete uploads.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ pub(super) async fn serve(
     id: &ImageId,
     job: &Job,
 ) -> Result<Vec<u8>, TaskError> {
-    // The first clients sent anything at all; but who says something about files is to be understood.
+    // Old clients send arbitrary data. An object must be valid.
     let order: DeleteJob = match serde_json::from_slice(job.payload()) {
         Ok(Value::Object(_)) => from_payload(job.function(), job.payload())?,
         _ => DeleteJob::default(),
@@ -54,7 +54,7 @@ pub(super) async fn serve(
     let deleted = blocking(move || repository.delete(&image)).await;
     match context.repository.get(id) {
         None => context.unregister_image(id),
-        // It can be asked for again.
+        // The deletion can be retried.
         Some(_) => context.register_image(id),
     }
     deleted?;
@@ -62,7 +62,7 @@ pub(super) async fn serve(
     Ok(Vec::new())
 }
 
-/// The manifest is all that leads to what an upload without a record has left in a cloud.
+/// Refuses the deletion while remains of an upload without a record may be in a cloud, because only the manifest leads to them.
 fn check_lost_uploads(context: &Arc<WorkerContext>, id: &ImageId) -> Result<(), TaskError> {
     let config = context.config();
     let (mut lost, unreachable): (Vec<_>, Vec<_>) = upload::lost_uploads(context, id)

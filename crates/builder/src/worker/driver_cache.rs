@@ -9,10 +9,10 @@ use nodeyard_driver::{self as driver, Driver, Owner};
 use nodeyard_driver_common::{DriverContext, DriverKinds};
 use nodeyard_model::ProviderName;
 
-/// Callers say for whom they ask, so there is no natural end to the number of drivers.
+/// The maximum number of drivers, because callers choose the owner.
 const MAX_DRIVERS: usize = 64;
 
-/// Drivers that were made, for as long as the configuration of their provider stays.
+/// Caches drivers until the configuration of their provider changes.
 pub(super) struct DriverCache {
     kinds: DriverKinds,
     made: Mutex<HashMap<(driver::SystemId, ProviderName), CachedDriver>>,
@@ -37,7 +37,7 @@ impl DriverCache {
         }
     }
 
-    /// Returns the kinds that drivers are made of.
+    /// Returns the driver kinds.
     pub(super) fn kinds(&self) -> &DriverKinds {
         &self.kinds
     }

@@ -1,7 +1,7 @@
-//! Which functions are offered, and to which pool of slots their jobs go.
+//! Registers functions and assigns them to pools of slots.
 //!
-//! Builds have slots of their own, uploads and deletions of files have, deletions from clouds have, and questions have,
-//! so that none of them waits for another kind.
+//! Builds, uploads with file deletions, deletions from clouds, and queries have separate slots, so that they do not wait for
+//! each other.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::WorkerContext;
 use super::handler::FunctionHandler;
 use crate::jobs::Function;
 
-/// How long a job waits for a server that does not read.
+/// The time limit for sending registrations to job servers.
 const SYNC_LIMIT: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
@@ -66,7 +66,7 @@ impl OfferedFunctions {
         self.pool(function).unregister(&function.to_string());
     }
 
-    /// Waits until the servers know which builds and imports are offered.
+    /// Waits until the registrations of builds and imports have been sent.
     pub(super) async fn builds_sent(&self) {
         let sent = self.build.synced();
         if tokio::time::timeout(SYNC_LIMIT, sent).await.is_err() {
@@ -74,7 +74,7 @@ impl OfferedFunctions {
         }
     }
 
-    /// Waits until the servers know what was offered.
+    /// Waits until the registrations of image functions have been sent.
     async fn sent(&self) {
         let sent = async { tokio::join!(self.upload.synced(), self.info.synced()) };
         if tokio::time::timeout(SYNC_LIMIT, sent).await.is_err() {
@@ -101,7 +101,7 @@ impl WorkerContext {
         }
     }
 
-    /// At the start: everything that the configuration names and that the repository holds.
+    /// Registers the functions of the configuration and of all images in the repository.
     pub(super) fn register_all(self: &Arc<Self>) {
         self.register_configured();
         for image in self.repository.images() {
@@ -109,9 +109,9 @@ impl WorkerContext {
         }
     }
 
-    /// What the configuration names and is not withheld, and nothing else of its kind.
+    /// Registers the functions of the configuration, except withheld ones, and unregisters outdated ones.
     pub(super) fn register_configured(self: &Arc<Self>) {
-        // Held to the end, so that nobody who knows less offers what was withdrawn.
+        // Locked to the end, so that a concurrent call cannot register a withheld function.
         let withheld = self.withheld.lock();
         let mut wanted = configured(&self.config());
         wanted.retain(|function| !withheld.contains(function));
@@ -130,8 +130,8 @@ impl WorkerContext {
         }
     }
 
-    /// An image that is being built can be asked about and cancelled, one that has failed can also be deleted, and one of which there
-    /// is a file can be uploaded.
+    /// Registers the functions of an image: info always, cancel while it is being built, delete after that, and upload if it has
+    /// files.
     pub(super) fn register_image(self: &Arc<Self>, id: &ImageId) {
         let Some(image) = self.repository.get(id) else {
             return;
@@ -148,7 +148,7 @@ impl WorkerContext {
         }
     }
 
-    /// Offers what can be done with an image, and waits until that is known, so that a client may call at once.
+    /// Registers the functions of an image and waits until that has been sent, so that a client can call them at once.
     pub(super) async fn register_image_and_sync(self: &Arc<Self>, id: &ImageId) {
         self.register_image(id);
         self.functions.sent().await;
@@ -158,7 +158,7 @@ impl WorkerContext {
         self.functions.unregister(&Function::Upload(id.clone()));
     }
 
-    /// The job of such a function that is running still gets its answer through.
+    /// Unregisters the functions of an image. Running jobs still return their results.
     pub(super) fn unregister_image(&self, id: &ImageId) {
         let functions = [
             Function::Upload,
@@ -189,7 +189,7 @@ pub(super) fn configured(config: &Config) -> BTreeSet<Function> {
     builds.chain(providers).collect()
 }
 
-/// Whether this builder's patterns name an image.
+/// Returns whether an image matches the `builder-images` patterns of this worker.
 pub(super) fn handles_image(config: &Config, image: &str) -> bool {
     config
         .builder_images

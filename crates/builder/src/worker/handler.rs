@@ -1,4 +1,4 @@
-//! From a job to its answer.
+//! Runs gearman jobs and returns their results.
 
 use std::sync::Weak;
 
@@ -10,10 +10,10 @@ use super::task_error::TaskError;
 use super::{WorkerContext, build, delete, info, upload, upload_delete};
 use crate::jobs::{FailureKind, Function, JobFailure};
 
-/// Answers the jobs of one function.
+/// Handles the jobs of one function.
 #[derive(Debug)]
 pub(super) struct FunctionHandler {
-    /// The functions are the context's own, so this must not keep it.
+    /// Weak, because the context owns the registered functions.
     pub(super) context: Weak<WorkerContext>,
     pub(super) function: Function,
 }

@@ -1,4 +1,4 @@
-//! `post-upload-hook`: a program that looks at an upload and has a veto.
+//! `post-upload-hook`: a program that accepts or rejects an upload.
 
 use std::path::Path;
 
@@ -10,10 +10,10 @@ use super::task_error::TaskError;
 use crate::source::process::{Program, run_plain};
 use crate::source::{BuildConsole, SourceError};
 
-/// How much of its output is logged.
+/// The maximum size of its logged output.
 const OUTPUT: usize = 4 << 10;
 
-/// Runs until the hook agrees or does not, or `stop`.
+/// Runs the hook until it ends or `stop` is cancelled. Fails if it rejects the upload.
 pub(super) async fn run(
     context: &WorkerContext,
     hook: &str,

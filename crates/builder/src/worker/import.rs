@@ -1,8 +1,8 @@
-//! `image-import:<image>`: fetches an image that a job of Zuul has made.
+//! `image-import:<image>`: imports an image that was built by a Zuul job.
 //!
-//! A caller says what to fetch; how to log in, where it may be and what has to be true of it is in this worker's own
-//! configuration. All artifacts are fetched at the same time, each unpacked and checked in one go; they share the rate,
-//! the room on the disk, and one progress. When all of them are here, the image is one like any other.
+//! The job names the artifacts. Credentials, allowed origins and checks come from the configuration of this worker. All
+//! artifacts are downloaded concurrently, and each is unpacked and checked while it is received; they share the rate limit,
+//! the disk reservation and the progress.
 
 mod download_progress;
 
@@ -29,19 +29,19 @@ use crate::source::BuildConsole;
 use crate::zuul;
 use download_progress::DownloadProgress;
 
-/// The file beside the manifest that says where an image is from.
+/// The attachment of the manifest with the provenance of an image.
 pub(super) const PROVENANCE: &str = "zuul.json";
 
-/// How often progress is told.
+/// The interval of progress updates.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Signatures have a few kilobytes.
+/// The maximum size of a signature, which usually has a few kilobytes.
 const MAX_SIGNATURE: usize = 1 << 20;
 
-/// What is left of a download that nobody goes on with is removed after so long.
+/// How long an abandoned download is kept.
 const DOWNLOAD_RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Removes what is left of downloads that nobody goes on with. Blocks.
+/// Removes abandoned downloads. Blocks.
 pub(super) fn remove_stale_downloads(repository: &Repository) {
     if let Err(error) = repository.remove_stale_downloads(DOWNLOAD_RETENTION) {
         let error = &error as &dyn std::error::Error;
@@ -49,7 +49,7 @@ pub(super) fn remove_stale_downloads(repository: &Repository) {
     }
 }
 
-/// One import.
+/// An import to be run.
 #[derive(Debug)]
 pub(super) struct ImportTask {
     image_config: Box<ZuulImage>,
@@ -81,7 +81,7 @@ impl ImportTask {
                 return Err(TaskError::refused(reason));
             }
         };
-        // It becomes part of a file name.
+        // It is used in a file name.
         if job.build.uuid.parse::<ImageId>().is_err() {
             return Err(TaskError::refused("invalid Zuul build id"));
         }
@@ -100,7 +100,7 @@ impl ImportTask {
                 format: format
                     .parse()
                     .map_err(|error: InvalidFormat| TaskError::refused(error.to_string()))?,
-                // What a build has published does not change.
+                // Permanent, since artifacts of a build do not change.
                 url: artifact
                     .url
                     .parse()
@@ -129,7 +129,7 @@ impl ImportTask {
         *self.image_config.download_timeout
     }
 
-    /// Fetches all files into the draft.
+    /// Downloads all files into the draft.
     pub(super) async fn make(
         &self,
         context: &WorkerContext,
@@ -174,7 +174,7 @@ impl ImportTask {
         Ok(())
     }
 
-    /// Fetches all files at once. The first that cannot be had ends the others; what has come of them stays.
+    /// Downloads all files concurrently. The first failure ends the others; partial downloads are kept.
     async fn fetch_all(
         &self,
         context: &WorkerContext,
@@ -284,7 +284,7 @@ impl ImportTask {
         Ok(provenance)
     }
 
-    /// Whether the artifact is signed as the configuration wants it; returns the id of the key.
+    /// Checks the signature if the configuration requires one; returns the id of the key.
     async fn check_signature(
         &self,
         client: &HttpClient,
@@ -335,7 +335,7 @@ impl ImportTask {
     }
 }
 
-/// What all fetches of an import have in common.
+/// State that is shared by the downloads of an import.
 struct FetchContext<'e> {
     client: &'e HttpClient,
     repository: &'e Repository,
@@ -346,18 +346,18 @@ struct FetchContext<'e> {
 }
 
 impl FetchContext<'_> {
-    /// Where the file of a format is before it is installed.
+    /// Returns the path of a file before it is installed.
     fn target(&self, format: &Format) -> PathBuf {
         self.scratch.join(format.as_str())
     }
 
-    /// A line for the log.
+    /// Writes a line to the log.
     fn log(&self, line: String) {
         let _nobody_listens = self.say.send(line);
     }
 }
 
-/// The signature in an artifact's metadata, or in a file beside it.
+/// Returns the signature from the metadata of an artifact, or downloads it from a file next to it.
 async fn signature(client: &HttpClient, wanted: &WantedArtifact) -> Result<Vec<u8>, TaskError> {
     match wanted.artifact.metadata.get("signature") {
         Some(Value::String(text)) => return Ok(text.clone().into_bytes()),
@@ -384,7 +384,7 @@ async fn signature(client: &HttpClient, wanted: &WantedArtifact) -> Result<Vec<u
     }
 }
 
-/// A disk that is only complete with other files would have our programs read files of this host.
+/// Checks the disk header. A disk with a backing file is rejected, because it could refer to files of this host.
 async fn check_header(path: &Path, format: &Format) -> Result<(), TaskError> {
     let (path, format) = (path.to_owned(), format.clone());
     blocking(move || {
@@ -395,7 +395,7 @@ async fn check_header(path: &Path, format: &Format) -> Result<(), TaskError> {
     .await
 }
 
-/// What is wrong with the file itself will be wrong the next time; all else may be better then, or elsewhere.
+/// Converts a download error. Errors in the file itself are permanent; others can be retried.
 fn download_error(error: &DownloadError) -> TaskError {
     let reason = coded(error);
     if error.is_permanent() {

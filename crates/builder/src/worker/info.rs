@@ -1,4 +1,4 @@
-//! `image-info:<id>`: what this worker knows of an image.
+//! `image-info:<id>`: returns the state of an image on this worker.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,7 +21,7 @@ use crate::jobs::{
 };
 use crate::source::BuildConsole;
 
-/// The words for what can be done about a failure, as manifests hold them.
+/// The names of failure kinds in manifests.
 const KINDS: [(FailureKind, &str); 5] = [
     (FailureKind::Refused, "refused"),
     (FailureKind::Unable, "unable"),
@@ -30,7 +30,7 @@ const KINDS: [(FailureKind, &str); 5] = [
     (FailureKind::Missing, "missing"),
 ];
 
-/// Why an upload ended that the stop of its worker interrupted.
+/// The failure reason of an upload that was interrupted by the stop of its worker.
 pub(super) const INTERRUPTED_UPLOAD: &str =
     "the worker stopped during the upload; request the upload again to resume it";
 
@@ -55,9 +55,9 @@ pub(super) async fn serve(
     }))
 }
 
-/// Sends the log of a build, and returns where it goes on, if it does.
+/// Sends the log of a build and returns the offset to continue from, if it has not ended.
 ///
-/// Gearman does not say when a caller has gone. So none is followed for long: whoever is still there asks again.
+/// Gearman does not report disconnected clients, so following is limited in time and a client submits another job.
 async fn send(
     context: &WorkerContext,
     manifest: &Manifest,
@@ -73,7 +73,7 @@ async fn send(
     let follows = context.followers.try_acquire();
     let until = match &follows {
         Ok(_) => Instant::now() + context.options.follow_limit,
-        // Too many others do; what there is can be had all the same.
+        // Too many jobs follow logs; send only the current content.
         Err(_) => Instant::now(),
     };
     let Ok(log) = timeout_at(until, context.builds.log(&manifest.id)).await else {
@@ -156,7 +156,7 @@ fn describe_upload(context: &WorkerContext, id: &ImageId, upload: &ManifestUploa
     }
 }
 
-/// Where an image was fetched from.
+/// Returns the provenance of an imported image.
 pub(super) fn provenance(context: &WorkerContext, manifest: &Manifest) -> Option<Provenance> {
     let text = context.repository.attachment(&manifest.id, PROVENANCE)?;
     serde_json::from_slice(&text).ok()
@@ -192,7 +192,7 @@ pub(super) fn from_manifest(failure: &image::ImageFailure) -> JobFailure {
     let kind = KINDS.iter().find(|(_, known)| Some(*known) == word);
     JobFailure {
         reason: failure.reason.clone(),
-        // Nothing that is not said speaks against another try.
+        // Unknown kinds can be retried.
         kind: kind.map_or(FailureKind::Unable, |(kind, _)| *kind),
         exit_code: failure.exit_code,
     }

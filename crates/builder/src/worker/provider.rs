@@ -1,4 +1,4 @@
-//! What the configuration says about the images of a provider, whichever driver it has.
+//! Upload settings of a provider from the configuration.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,30 +11,30 @@ use nodeyard_model::{BuildId, ImageName, ProviderName, Timestamp, UploadId};
 
 use super::task_error::TaskError;
 
-/// What a cloud takes if nothing says otherwise: OpenStack's own default.
+/// The default image format, as in OpenStack.
 const DEFAULT_FORMAT: &str = "qcow2";
 
 const DEFAULT_NAME: &str = "{image_name}-{timestamp}";
 
-/// An installation's id goes into the metadata of every cloud.
+/// The maximum length of an installation id, which is stored in cloud metadata.
 const MAX_SYSTEM_LENGTH: usize = 128;
 
-/// How images get to a provider.
+/// The upload settings of an image at a provider.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ProviderUploadSettings {
     pub(super) format: Box<str>,
-    /// Of files that are converted for it.
+    /// The compression of converted files.
     pub(super) compression: DiskCompression,
     name_format: Box<str>,
     pub(super) hook: Option<Box<str>>,
     pub(super) timeout: Option<Duration>,
-    /// The image's own metadata, with the provider's over it.
+    /// The metadata of the image, overridden by that of the provider.
     pub(super) metadata: BTreeMap<String, String>,
     pub(super) marks: Vec<Box<str>>,
 }
 
 impl ProviderUploadSettings {
-    /// None if the provider does not use the image.
+    /// Returns the settings, or `None` if the provider does not use the image.
     pub(super) fn of(
         kinds: &DriverKinds,
         config: &Config,
@@ -71,7 +71,7 @@ impl ProviderUploadSettings {
         self.metadata.extend(texts);
     }
 
-    /// The name of an upload in the cloud.
+    /// Returns the name of an upload in the cloud.
     pub(super) fn external_name(
         &self,
         image: &ImageName,
@@ -94,13 +94,13 @@ impl ProviderUploadSettings {
     }
 }
 
-/// The format that a provider takes.
+/// Returns the image format of a provider.
 fn format(provider: &Provider) -> &str {
     provider.image_format().unwrap_or(DEFAULT_FORMAT)
 }
 
-/// How a file is compressed that is converted for a provider. There is one of each format, so what not all who get it
-/// can read is not made.
+/// Returns the compression of files that are converted for a provider. Providers with the same format share a file, so zstd is
+/// used only if all of them support it.
 fn compression(
     kinds: &DriverKinds,
     config: &Config,
@@ -132,7 +132,7 @@ fn driver_settings(kinds: &DriverKinds, provider: &Provider, image: &str) -> Ima
         .unwrap_or_default()
 }
 
-/// The formats an image is to have: its own, and those of the providers that use it.
+/// Returns the formats of an image and of the providers that use it.
 pub(super) fn formats(config: &Config, image: &str) -> BTreeSet<String> {
     let own = config
         .images
@@ -145,7 +145,7 @@ pub(super) fn formats(config: &Config, image: &str) -> BTreeSet<String> {
     own.cloned().chain(providers).collect()
 }
 
-/// The installation that a caller names.
+/// Validates the installation id of a job.
 pub(super) fn managed(said: Option<&str>) -> Result<Option<Box<str>>, TaskError> {
     let Some(said) = said else { return Ok(None) };
     if said.is_empty() || said.len() > MAX_SYSTEM_LENGTH || said.chars().any(char::is_control) {
@@ -156,8 +156,7 @@ pub(super) fn managed(said: Option<&str>) -> Result<Option<Box<str>>, TaskError>
     Ok(Some(said.into()))
 }
 
-/// Whose an upload is: the installation's that asks, otherwise this builder's own, so that nobody takes it for a
-/// leak.
+/// Returns the owner of an upload: the installation of the job, otherwise this builder, so that it is not treated as a leak.
 pub(super) fn owner(managed: Option<&str>, builder_id: &str, provider: &ProviderName) -> Owner {
     let system = match managed {
         Some(system) => SystemId::new(system),
@@ -169,8 +168,7 @@ pub(super) fn owner(managed: Option<&str>, builder_id: &str, provider: &Provider
     }
 }
 
-/// The id that the tags of an upload name its build by. Foreign ids are none that a tag can hold; what stands for
-/// them only has to be the same every time.
+/// Returns the build id for the tags of an upload. Image ids that are not build ids are hashed to a stable one.
 pub(super) fn build_id(id: &ImageId) -> BuildId {
     const OFFSET: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;

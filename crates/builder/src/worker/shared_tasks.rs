@@ -1,7 +1,7 @@
-//! Work that outlives the jobs that ask for it.
+//! Tasks that outlive the jobs that request them.
 //!
-//! gearmand gives a job to another worker, or again to the same one, when it loses sight of the first; stewards ask
-//! again when an answer was lost. So work has a key, runs once, and all who ask for it get what came of it.
+//! gearmand reassigns a job when it loses the connection to its worker, and stewards repeat a request when its result was lost.
+//! A task therefore has a key and runs once, and all jobs that request it receive its result.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -13,13 +13,13 @@ use tokio_util::task::TaskTracker;
 
 use super::task_error::TaskError;
 
-/// The works that run, by their keys. `V` is what can be watched meanwhile, `T` what comes of it.
+/// The running tasks by key. `V` is the view of a running task, `T` its result.
 #[derive(Debug)]
 pub(super) struct SharedTasks<K, V, T> {
     running: Arc<Mutex<HashMap<K, SharedTask<V, T>>>>,
 }
 
-/// Work that runs or has ended.
+/// A running or completed task.
 #[derive(Debug)]
 pub(super) struct SharedTask<V, T> {
     pub(super) view: V,
@@ -57,9 +57,9 @@ where
         self.lock().keys().cloned().collect()
     }
 
-    /// The work with this key; if there is none, `start` is called for what can be watched and what is to be done.
+    /// Returns the running task with this key, or starts one with the view and future that `start` returns.
     ///
-    /// Before a work leaves the map, what came of it is where later callers look.
+    /// A task must record its result before it ends, because it is then removed from the map.
     pub(super) fn get_or_start<F, W, E>(
         &self,
         key: K,
@@ -80,7 +80,7 @@ where
         running.insert(key.clone(), work.clone());
         let (map, inner) = (Arc::clone(&self.running), tasks.clone());
         tasks.spawn(async move {
-            // Of its own, so that a panic is an answer too.
+            // A task of its own, so that a panic is returned as an error.
             let result = inner
                 .spawn(future)
                 .await
@@ -99,7 +99,7 @@ where
 }
 
 impl<V, T: Clone> SharedTask<V, T> {
-    /// Waits for what comes of it.
+    /// Waits for the result.
     pub(super) async fn outcome(&self) -> Result<T, TaskError> {
         let mut outcome = self.outcome.clone();
         match outcome.wait_for(Option::is_some).await {

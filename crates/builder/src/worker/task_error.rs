@@ -1,4 +1,4 @@
-//! Why a job has no result.
+//! Errors of jobs and shared tasks.
 
 use nodeyard_image::{CommitError, ConvertError};
 use nodeyard_model::{coded, with_causes};
@@ -7,12 +7,12 @@ use tokio::task::JoinError;
 use crate::jobs::{FailureKind, InvalidPayload, JobFailure};
 use crate::source::SourceError;
 
-/// Why a job has no result.
+/// The error of a job or shared task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum TaskError {
-    /// The caller gets the reason, and WORK_FAIL.
+    /// A failure that is sent to the caller with WORK_FAIL.
     Failed(JobFailure),
-    /// The caller gets WORK_EXCEPTION with this text.
+    /// An internal error, sent to the caller as WORK_EXCEPTION with this text.
     Internal(String),
 }
 
@@ -41,8 +41,7 @@ impl TaskError {
         Self::Failed(JobFailure::new(kind, reason))
     }
 
-    /// As it is kept in a manifest, and as others are told who ask later. A mistake of this program says nothing of
-    /// what it worked on, so another may try.
+    /// Converts the error for manifests and later queries. An internal error can be retried by another worker.
     pub(super) fn into_failure(self) -> JobFailure {
         match self {
             Self::Failed(failure) => failure,
@@ -105,7 +104,7 @@ impl From<SourceError> for TaskError {
 
 impl From<JoinError> for TaskError {
     fn from(error: JoinError) -> Self {
-        // The text of a panic is for our log only.
+        // The panic message is only logged.
         tracing::error!(
             error = &error as &dyn std::error::Error,
             "image work panicked"
@@ -114,7 +113,7 @@ impl From<JoinError> for TaskError {
     }
 }
 
-/// Does something that blocks.
+/// Runs blocking work on a separate thread.
 pub(super) async fn blocking<T, E>(
     work: impl FnOnce() -> Result<T, E> + Send + 'static,
 ) -> Result<T, TaskError>

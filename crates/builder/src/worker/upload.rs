@@ -1,8 +1,7 @@
-//! `image-upload:<id>`: brings an image into a cloud.
+//! `image-upload:<id>`: uploads an image to a cloud.
 //!
-//! An upload has an id: that of its record when a steward asks, one made up here when somebody else does. The manifest
-//! says what became of it, so whoever asks again for the same id gets the same answer, and one that a killed worker
-//! left goes on.
+//! An upload has the id of its record if a steward requests it, and a generated id otherwise. The manifest records its outcome, so
+//! a repeated request returns the same result, and an upload that was interrupted by a crash is resumed.
 
 mod task;
 
@@ -24,13 +23,13 @@ use super::task_error::TaskError;
 use super::{WorkerContext, provider, upload_delete};
 use crate::jobs::{UploadDeleteJob, UploadJob, UploadResult, from_payload, to_payload};
 
-/// Ids from here on are made up; those of records are counted from 0 and never get this far.
+/// The first generated id. Ids of records are counted from 0 and do not reach it.
 const FIRST_GENERATED_ID: u64 = 5_000_000_000;
 
-/// What is done in one upload: convert, upload, ask the hook.
+/// The progress units of an upload: convert, upload, run the hook.
 const STEPS: u64 = 3 * STEP;
 
-/// As fine as a single step is told.
+/// The progress units of one step.
 const STEP: u64 = 1000;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -41,20 +40,20 @@ struct UploadTaskKey {
 }
 
 impl UploadTaskKey {
-    /// Nobody but this worker knows of an upload without a record.
+    /// Returns whether the upload has a record. Otherwise only this worker knows it.
     fn has_record(&self) -> bool {
         self.upload.sequence() < FIRST_GENERATED_ID
     }
 }
 
-/// The uploads that run, and the images that must have none.
+/// The running uploads, and the images for which uploads are blocked.
 #[derive(Debug, Default)]
 pub(super) struct RunningUploads {
     tasks: SharedTasks<UploadTaskKey, watch::Receiver<u64>, UploadResult>,
     blocked: Mutex<HashSet<ImageId>>,
 }
 
-/// Keeps uploads away from an image.
+/// Blocks uploads of an image until dropped.
 #[derive(Debug)]
 pub(super) struct UploadBlock<'u> {
     uploads: &'u RunningUploads,
@@ -83,7 +82,7 @@ impl RunningUploads {
         })
     }
 
-    /// None while one is under way, or somebody else does the same.
+    /// Blocks uploads of an image. Returns `None` if an upload is running or uploads are already blocked.
     pub(super) fn block(&self, id: &ImageId) -> Option<UploadBlock<'_>> {
         let mut blocked = self.blocked.lock().unwrap_or_else(PoisonError::into_inner);
         let busy = self.tasks.keys().iter().any(|key| key.id == *id);
@@ -128,7 +127,7 @@ pub(super) async fn serve(
     Ok(to_payload(&result?))
 }
 
-/// What is asked for runs, or has come to something earlier.
+/// A running upload, or the result of an earlier one.
 enum UploadStart {
     Running(SharedTask<watch::Receiver<u64>, UploadResult>),
     Done(UploadResult),
@@ -140,7 +139,7 @@ fn start(
     order: &UploadJob,
 ) -> Result<UploadStart, TaskError> {
     let uploads = &context.uploads;
-    // Held to the end: nobody else starts or forbids one meanwhile.
+    // Locked to the end, so that no other upload is started or blocked in between.
     let blocked = uploads
         .blocked
         .lock()
@@ -167,7 +166,7 @@ fn start(
     if let Some(work) = uploads.tasks.get(&key) {
         return Ok(UploadStart::Running(work));
     }
-    // What came of a work is noted before it ends, so this is not outdated.
+    // A task records its outcome before it ends, so this is current.
     let manifest = context.repository.get(id);
     let manifest = manifest
         .filter(|manifest| manifest.state == ManifestState::Ready && !blocked.contains(id))
@@ -207,7 +206,7 @@ fn start(
     work.map(UploadStart::Running)
 }
 
-/// The id of an upload that has no record: that of one which runs, otherwise one that never was.
+/// Returns the id of a running upload without a record, or generates a new one.
 fn generate_upload_id(
     context: &WorkerContext,
     id: &ImageId,
@@ -243,7 +242,7 @@ fn upload_key(manifest: &Manifest, key: &UploadTaskKey) -> UploadKey {
     }
 }
 
-/// The driver of a provider, for whoever asks.
+/// Returns the driver of a provider for an owner.
 pub(super) fn find_driver(
     context: &WorkerContext,
     config: &Config,
@@ -272,13 +271,13 @@ pub(super) fn find_driver(
     Ok((driver, owner))
 }
 
-/// Whether it is that of an upload without a record.
+/// Returns whether the id was generated for an upload without a record.
 pub(super) fn is_generated(id: UploadId) -> bool {
     id.sequence() >= FIRST_GENERATED_ID
 }
 
-/// Uploads of an image that have no record, came to nothing, and may have left something in a cloud: nobody but this
-/// worker looks after that.
+/// Returns the failed uploads of an image that have no record and may have left remains in a cloud, which only this worker can
+/// delete.
 pub(super) fn lost_uploads(context: &WorkerContext, id: &ImageId) -> Vec<LostUpload> {
     let pending = || {
         let image = context.repository.get(id);
@@ -304,7 +303,7 @@ pub(super) fn lost_uploads(context: &WorkerContext, id: &ImageId) -> Vec<LostUpl
             .uploads
             .is_running(id, &lost.provider, Some(lost.upload))
     });
-    // One that was just ending has noted by now what came of it.
+    // An upload that was just ending has recorded its outcome by now.
     if !lost.is_empty() {
         let still = pending();
         lost.retain(|lost| still.contains(lost));
@@ -312,7 +311,7 @@ pub(super) fn lost_uploads(context: &WorkerContext, id: &ImageId) -> Vec<LostUpl
     lost
 }
 
-/// An upload that nobody knows the end of.
+/// An upload without a record whose outcome is unknown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct LostUpload {
     image: ImageName,
@@ -320,7 +319,7 @@ pub(super) struct LostUpload {
     upload: UploadId,
 }
 
-/// Removes from the clouds what lost uploads of some images have left there.
+/// Deletes the remains of lost uploads from their clouds.
 pub(super) async fn delete_lost_uploads(
     context: &Arc<WorkerContext>,
     of: impl Fn(&ImageId) -> bool,

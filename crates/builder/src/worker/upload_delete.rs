@@ -1,7 +1,6 @@
-//! `upload-delete:<provider>`: removes an image from a cloud, also when its file is long gone.
+//! `upload-delete:<provider>`: deletes an image from a cloud, even if its files no longer exist.
 //!
-//! A cloud may take as long as it likes to answer, and a caller that has waited long enough asks again: so whoever asks
-//! for a deletion that is under way joins it.
+//! A deletion may take longer than a caller waits, so a repeated request joins the running deletion.
 
 use std::sync::Arc;
 
@@ -16,7 +15,7 @@ use super::upload::find_driver;
 use super::{WorkerContext, cloud, provider};
 use crate::jobs::{CLOUD_DELETION, UploadDeleteJob, from_payload};
 
-/// The deletions that run, each by its cloud and what was asked for.
+/// The running deletions by provider and job.
 #[derive(Debug, Default)]
 pub(super) struct CloudDeletions(SharedTasks<(ProviderName, UploadDeleteJob), (), ()>);
 
@@ -48,7 +47,7 @@ pub(super) fn start(
     })
 }
 
-/// One deletion.
+/// A deletion to be run.
 struct CloudDeletion {
     context: Arc<WorkerContext>,
     order: UploadDeleteJob,
@@ -129,7 +128,7 @@ impl CloudDeletion {
     }
 }
 
-/// Stands for an upload of which only the image in the cloud is known.
+/// Returns the placeholder id for an upload of which only the image in the cloud is known.
 fn no_upload() -> Result<UploadId, TaskError> {
     let id = "0000000000".parse();
     id.map_err(|_| TaskError::Internal("invalid upload id: 0000000000".to_owned()))

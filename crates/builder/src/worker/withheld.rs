@@ -1,5 +1,5 @@
-//! The builds and imports that this worker does not offer at the moment, because it could not do them: there is too little
-//! disk space, or it was unable to do the last one. Meanwhile another worker gets them.
+//! Functions for builds and imports that are not registered for now, because there is too little disk space or the last job could not
+//! be run. Another worker gets these jobs.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,7 +22,7 @@ pub(super) struct Withheld {
 #[derive(Debug, Default)]
 pub(super) struct WithheldFunctions {
     no_space: BTreeMap<Function, SpaceShortage>,
-    /// By the time when they are offered again.
+    /// The time at which they are registered again.
     paused: HashMap<Function, Instant>,
 }
 
@@ -47,8 +47,8 @@ impl Withheld {
 }
 
 impl WorkerContext {
-    /// Withdraws a function after this worker was unable to do its job, and offers it again after a pause. Returns when the
-    /// job servers have been told, so that a caller who calls again at once reaches another worker.
+    /// Unregisters a function after this worker was unable to run its job, and registers it again after a pause. Returns when the
+    /// job servers have been notified, so that a retry reaches another worker.
     pub(super) async fn pause_function(self: &Arc<Self>, function: &Function) {
         let until = Instant::now() + self.options.unable_pause;
         self.withheld.lock().paused.insert(function.clone(), until);
@@ -70,8 +70,8 @@ impl WorkerContext {
         });
     }
 
-    /// Withdraws the builds and imports for which there is no disk space, and offers those for which there is again. While
-    /// builds run nothing changes, since they use space that they return.
+    /// Unregisters the builds and imports for which there is too little disk space, and registers those for which there is enough
+    /// again. Does nothing during builds, because they free space when they end.
     pub(super) async fn check_space(self: &Arc<Self>) {
         if !self.builds.running().is_empty() {
             return;

@@ -1,4 +1,4 @@
-//! Tells changes of what is being done, for metrics.
+//! Reports changes of work states as events, for metrics.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use nodeyard_plan::images::{BuildVerdict, Explanation, UploadVerdict, WhyBuild};
 
 use crate::steward::events::{StewardEvents, WorkState};
 
-/// What was told last.
+/// The states that were last reported.
 #[derive(Debug)]
 pub(super) struct WorkStates {
     events: Arc<dyn StewardEvents>,

@@ -1,4 +1,4 @@
-//! Where images come from, and what only the fetching needs to know of it.
+//! Zuul clients by image, with the builds and artifact URLs of their last response.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,31 +14,31 @@ use nodeyard_zuul_api::{
 use crate::jobs::{ImportArtifact, ZuulBuildInfo};
 use crate::zuul;
 
-/// How far down is looked for a build that can be used.
+/// The maximum number of builds to read when searching for a usable one.
 const MAX_BUILDS: usize = 200;
 
-/// The Zuuls that images come from.
+/// The Zuul sources by image.
 #[derive(Debug, Default)]
 pub(in crate::steward) struct ZuulSources(Mutex<HashMap<ImageName, Arc<ZuulSource>>>);
 
-/// Where one image comes from.
+/// The Zuul source of one image.
 #[derive(Debug)]
 pub(super) struct ZuulSource {
     image_config: Box<ZuulImage>,
-    /// Or why nobody can be asked.
+    /// The API client, or why it could not be created.
     api: Result<ZuulApi, String>,
     query: ZuulBuildQuery,
-    /// As Zuul said last; none if it was not asked yet.
+    /// The last response of Zuul.
     listing: Mutex<Option<Arc<BuildList>>>,
-    /// Held by whoever asks, so that nobody asks for what another is about to learn.
+    /// Held while polling, so that concurrent tasks do not repeat a poll.
     pub(super) fetch_lock: tokio::sync::Mutex<()>,
 }
 
-/// What to fetch, by format.
+/// The artifacts to import, by format.
 pub(super) type Artifacts = BTreeMap<Box<str>, ImportArtifact>;
 
 impl ZuulSources {
-    /// The place to ask for an image; made anew when the configuration has changed, and while nobody can be asked.
+    /// Returns the source of an image. It is recreated when the configuration has changed or the client could not be created.
     pub(super) async fn get(&self, image: &ImageName, image_config: &ZuulImage) -> Arc<ZuulSource> {
         let known = self.lock().get(image).cloned();
         if let Some(source) =
@@ -81,7 +81,7 @@ impl ZuulSource {
         &self.image_config
     }
 
-    /// What Zuul has, as far down as it is worth it; or why it does not say.
+    /// Fetches builds from Zuul, as many pages as are worth it.
     pub(super) async fn fetch(
         &self,
         limit: Duration,
@@ -120,7 +120,7 @@ impl ZuulSource {
         Ok(listing)
     }
 
-    /// What a decision needs to know of what Zuul has.
+    /// Converts a response to the offers that the plan needs.
     pub(super) fn offers(&self, listing: &BuildList) -> Vec<Offer> {
         let builds = listing.builds.iter();
         builds
@@ -144,7 +144,7 @@ impl ZuulSource {
         }
     }
 
-    /// What there is to fetch of a build, as Zuul said last.
+    /// Finds the artifacts of a build in the last response.
     pub(super) fn find(
         &self,
         zuul_build: &str,
@@ -175,7 +175,7 @@ impl ZuulSource {
     }
 }
 
-/// So that people are told of it.
+/// Converts an invalid build to an offer that is shown to users.
 fn invalid_offer(invalid: &InvalidBuild) -> Offer {
     Offer {
         zuul_build: invalid

@@ -1,11 +1,11 @@
-//! How far several downloads are, in one pair of numbers.
+//! The combined progress of several downloads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use nodeyard_image::ProgressFn;
 
-/// Bytes that have come, and that there are; none while that is not known.
+/// The received and total bytes of each download; a total of 0 is unknown.
 #[derive(Debug, Clone)]
 pub(super) struct DownloadProgress(Arc<[(AtomicU64, AtomicU64)]>);
 
@@ -14,7 +14,7 @@ impl DownloadProgress {
         Self((0..downloads).map(|_| Default::default()).collect())
     }
 
-    /// What a download tells how far it is.
+    /// Returns the progress callback of a download.
     pub(super) fn reporter(&self, download: usize) -> ProgressFn {
         let download_progress = Arc::clone(&self.0);
         Arc::new(move |done, all| {
@@ -25,7 +25,7 @@ impl DownloadProgress {
         })
     }
 
-    /// All together; the second number is 0 while it is not known of each.
+    /// Returns the sums of received and total bytes; the total is 0 unless all are known.
     pub(super) fn total(&self) -> (u64, u64) {
         let mut sum = (0_u64, Some(0_u64));
         for (done, all) in &*self.0 {

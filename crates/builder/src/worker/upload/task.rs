@@ -1,4 +1,4 @@
-//! One upload, from the file to the cloud.
+//! Runs one upload: verifies, converts and uploads a file, and runs the hook.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -21,16 +21,16 @@ use crate::worker::provider::ProviderUploadSettings;
 use crate::worker::task_error::{TaskError, blocking};
 use crate::worker::{WorkerContext, cloud, hook};
 
-/// How long a cloud gets to remove what an upload has left in it.
+/// The time limit for deleting the remains of a failed upload.
 const CLEANUP_LIMIT: Duration = Duration::from_secs(300);
 
-/// A cloud may fetch or check what it got for hours, but not for ever.
+/// The default time limit of an upload, which may take a cloud hours to process.
 const DEFAULT_UPLOAD_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Why an upload came to nothing.
+/// A failed upload.
 struct FailedUpload {
     problem: TaskError,
-    /// Something of it may be in the cloud.
+    /// Whether remains of it may be in the cloud.
     may_remain_in_cloud: bool,
 }
 
@@ -43,12 +43,12 @@ impl From<TaskError> for FailedUpload {
     }
 }
 
-/// One upload.
+/// An upload to be run.
 pub(super) struct UploadTask {
     context: Arc<WorkerContext>,
     manifest: Arc<Manifest>,
     key: UploadTaskKey,
-    /// An earlier worker may have begun it.
+    /// Whether an earlier worker may have started it.
     resumed: bool,
     settings: ProviderUploadSettings,
     format: Format,
@@ -124,17 +124,17 @@ impl UploadTask {
                     format: done.format.clone(),
                 };
                 if let Err(problem) = self.record(ready).await {
-                    // It is there all the same, and the caller is told.
+                    // The upload succeeded, and the caller gets the result.
                     tracing::error!(id = %self.key.id, ?problem, "failed to record completed upload");
                 }
             }
-            // It goes on when it is asked for again. What has no record is removed by the next worker.
+            // It is resumed by the next request. Remains of an upload without a record are deleted by the next worker.
             Err(_) if self.context.stopping.is_cancelled() => {
                 if self.key.has_record() {
                     self.record(UploadOutcome::Interrupted).await?;
                 }
             }
-            // The note that it is under way lets this worker try again to remove what is left; a steward does so by its record.
+            // It stays pending, so that this worker retries the deletion of its remains. A steward does that by its record.
             Err(failed) if failed.may_remain_in_cloud && !self.key.has_record() => {}
             Err(failed) => {
                 let failure = to_manifest(&failed.problem.clone().into_failure());
@@ -194,7 +194,7 @@ impl UploadTask {
         })
     }
 
-    /// What another builder has left here nobody has checked yet.
+    /// Verifies files that were not built by this worker.
     async fn verify(&self) -> Result<(), TaskError> {
         let (repository, id) = (self.context.repository.clone(), self.key.id.clone());
         let files = self.manifest.files.iter();
@@ -211,7 +211,7 @@ impl UploadTask {
         }
     }
 
-    /// The file in the provider's format, converted if need be.
+    /// Returns the file in the format of the provider, converting it if needed.
     async fn file(&self, steps: &watch::Sender<u64>) -> Result<PathBuf, TaskError> {
         let (repository, id) = (self.context.repository.clone(), self.key.id.clone());
         if self.manifest.files.contains_key(&self.format) {
@@ -258,7 +258,7 @@ impl UploadTask {
         upload_key(&self.manifest, &self.key)
     }
 
-    /// Whether the hook has nothing against the upload.
+    /// Runs the post-upload hook, if there is one.
     async fn run_hook(
         &self,
         image: &UploadedImage,
@@ -288,7 +288,7 @@ impl UploadTask {
         }
     }
 
-    /// What a worker before us has called it; its name has another time in it.
+    /// Returns the name that an earlier worker gave the image, which contains another time.
     async fn name_in_cloud(&self, image: &UploadedImage) -> Option<Box<str>> {
         if !self.resumed {
             return None;
@@ -298,7 +298,7 @@ impl UploadTask {
         Some(found.name)
     }
 
-    /// Removes from the cloud what is of no use; false if that did not work.
+    /// Deletes the remains of a failed upload from the cloud. Returns whether that succeeded.
     async fn clean_up(&self, external_id: Option<ExternalId>) -> bool {
         let target = ImageTarget {
             upload: self.upload_key(),
@@ -319,7 +319,7 @@ impl UploadTask {
     }
 }
 
-/// Tells how much of the file has arrived.
+/// Reports the transferred part of the file as progress.
 async fn follow(progress: &Progress, steps: &watch::Sender<u64>) -> Infallible {
     let mut reported = progress.subscribe();
     loop {
