@@ -227,7 +227,7 @@ impl ImageScheduler {
                 tracing::error!(error, "steward task panicked; retrying");
                 match task_kind {
                     Some(SchedulerTask::Evaluate(image)) => {
-                        self.handle_result(TaskResult::Evaluated(image, None))
+                        self.handle_result(TaskResult::Evaluated(image, None));
                     }
                     Some(SchedulerTask::Execute(image, action)) => {
                         self.handle_result(TaskResult::Executed(
@@ -237,7 +237,7 @@ impl ImageScheduler {
                         ));
                     }
                     Some(SchedulerTask::Scan) => {
-                        self.handle_result(TaskResult::Scanned(None, None))
+                        self.handle_result(TaskResult::Scanned(None, None));
                     }
                     None => {}
                 }

@@ -10,10 +10,10 @@ use nodeyard_builder::steward::NoopStewardEvents;
 use nodeyard_store::testing::{Fuse, Moment, Mortal};
 use nodeyard_testbeds::sample;
 
-use crate::steward::bed::{
-    Records, Running, Store, TWO_PROVIDERS, TestJobServer, eventually, impatient, logs,
+use crate::steward::fixtures::{
+    Records, RunningSteward, Store, TWO_PROVIDERS, TestJobServer, eventually, impatient, logs,
 };
-use crate::steward::worker::{Cloud, ScriptedWorker};
+use crate::steward::worker::{ScriptedCloud, ScriptedWorker};
 
 /// Runs at the same time; each waits most of the time.
 const AT_ONCE: usize = 12;
@@ -29,18 +29,18 @@ enum Successor {
 async fn die(at: usize, moment: Moment, successor: Successor) -> bool {
     let store = Store::embedded();
     let server = TestJobServer::start().await;
-    let cloud = Cloud::default();
+    let cloud = ScriptedCloud::default();
     let worker = ScriptedWorker::start(&server, &cloud, &["ubuntu"]).await;
     let text = TWO_PROVIDERS.replace("elements: [vm]", "elements: [vm], retention: 1");
     let records = Arc::new(Records::of(&store).await);
     let beside = match successor {
-        Successor::Beside => Some(Running::start_impatient(&store, &server, &text).await),
+        Successor::Beside => Some(RunningSteward::start_impatient(&store, &server, &text).await),
         Successor::Afterwards => None,
     };
     let fuse = Fuse::new(at, moment);
     let tree = Mortal::by_writes(store.session().await, &fuse);
     let events = Arc::new(NoopStewardEvents);
-    let victim = Running::start_with(tree as _, &server, &text, events, impatient());
+    let victim = RunningSteward::start_with(tree as _, &server, &text, events, impatient());
     let life = tokio::spawn({
         let (records, cloud) = (Arc::clone(&records), cloud.clone());
         async move {
@@ -64,7 +64,7 @@ async fn die(at: usize, moment: Moment, successor: Successor) -> bool {
     victim.kill().await;
     let heir = match beside {
         Some(beside) => beside,
-        None => Running::start_impatient(&store, &server, &text).await,
+        None => RunningSteward::start_impatient(&store, &server, &text).await,
     };
     life.await.unwrap();
     eventually("only one image is on disk", || async {

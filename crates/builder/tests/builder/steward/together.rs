@@ -27,9 +27,9 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::steward::bed::{
-    Clouds, PATIENCE, Records, Running, Store, TestJobServer, eventually, image, logs, parse,
-    provider,
+use crate::steward::fixtures::{
+    PATIENCE, Records, RunningSteward, Store, TestJobServer, UploadedImages, eventually, image,
+    logs, parse, provider,
 };
 
 /// Two simulated clouds.
@@ -84,7 +84,7 @@ impl TwoClouds {
     }
 }
 
-impl Clouds for Arc<TwoClouds> {
+impl UploadedImages for Arc<TwoClouds> {
     async fn ids(&self) -> BTreeSet<String> {
         let mut ids = self.uploads_to(&provider("one")).await;
         ids.extend(self.uploads_to(&provider("two")).await);
@@ -106,7 +106,7 @@ impl fmt::Debug for TwoClouds {
 }
 
 /// A builder's host, and what `nodepool.yaml` says there.
-pub(crate) struct Host(pub(crate) TempDir);
+pub(crate) struct WorkerHost(pub(crate) TempDir);
 
 pub(crate) const BUILD: &str = r#"#!/bin/sh
 for format in $(echo "$NODEYARD_FORMATS" | tr , ' '); do
@@ -114,7 +114,7 @@ for format in $(echo "$NODEYARD_FORMATS" | tr , ' '); do
 done
 "#;
 
-impl Host {
+impl WorkerHost {
     pub(crate) fn new() -> Self {
         let host = Self(tempfile::tempdir().unwrap());
         executable(&host.program(), BUILD).unwrap();
@@ -213,10 +213,10 @@ async fn an_image_from_its_configuration_to_its_end() {
     let store = Store::embedded();
     let server = TestJobServer::start().await;
     let clouds = TwoClouds::new();
-    let host = Host::new();
+    let host = WorkerHost::new();
     let text = host.config(&host.image(""), BOTH);
     let worker = RunningWorker::start(&server, &clouds, &text).await;
-    let steward = Running::start(&store, &server, &text).await;
+    let steward = RunningSteward::start(&store, &server, &text).await;
     let records = Records::of(&store).await;
     let change = |text: &str| {
         worker.config.send_replace(parse(text));
@@ -290,12 +290,12 @@ async fn a_worker_that_is_stopped_during_a_build_costs_one_attempt() {
     let store = Store::zookeeper().await;
     let server = TestJobServer::start().await;
     let clouds = TwoClouds::new();
-    let host = Host::new();
+    let host = WorkerHost::new();
     let slow = format!("#!/bin/sh\nsleep 600\n{BUILD}");
     executable(&host.program(), &slow).unwrap();
     let text = host.config(&host.image(", delete-after-upload: true"), BOTH);
     let worker = RunningWorker::start(&server, &clouds, &text).await;
-    let steward = Running::start(&store, &server, &text).await;
+    let steward = RunningSteward::start(&store, &server, &text).await;
     let records = Records::of(&store).await;
     eventually("the build is under way", || async {
         let (_, build) = records.builds().await.pop()?;
@@ -341,7 +341,7 @@ async fn builders_make_what_only_they_can_with_real_job_servers_between() {
         let server = TestJobServer::foreign(kind);
         let clouds = TwoClouds::new();
         let names = ["ubuntu", "debian"];
-        let hosts = names.map(|_| Host::new());
+        let hosts = names.map(|_| WorkerHost::new());
         let hostnames = names.map(|name| format!("{name}.example.com"));
         let providers = |image: &str| BOTH.replace("ubuntu", image);
         let image_of = |index: usize| hosts[index].image("").replace("ubuntu", names[index]);
@@ -357,7 +357,7 @@ async fn builders_make_what_only_they_can_with_real_job_servers_between() {
             &format!("{}, {}", image_of(0), image_of(1)),
             &BOTH.replace("[{name: ubuntu}]", both),
         );
-        let steward = Running::start(&store, &server, &everything).await;
+        let steward = RunningSteward::start(&store, &server, &everything).await;
         let records = Records::of(&store).await;
         let mut builds = Vec::new();
         for (name, hostname) in names.iter().zip(&hostnames) {
@@ -402,7 +402,7 @@ async fn what_one_worker_is_unable_to_build_another_one_builds() {
     let store = Store::embedded();
     let server = TestJobServer::start().await;
     let clouds = TwoClouds::new();
-    let (able, unable) = (Host::new(), Host::new());
+    let (able, unable) = (WorkerHost::new(), WorkerHost::new());
     std::fs::remove_file(unable.program()).unwrap();
     let mut workers = Vec::new();
     for (host, name) in [(&able, "able.example.com"), (&unable, "unable.example.com")] {
@@ -410,7 +410,7 @@ async fn what_one_worker_is_unable_to_build_another_one_builds() {
         workers.push(RunningWorker::start_at(name, &server, &clouds, &text).await);
     }
     let text = able.config(&able.image(""), BOTH);
-    let steward = Running::start_without_retries(&store, &server, &text).await;
+    let steward = RunningSteward::start_without_retries(&store, &server, &text).await;
     let records = Records::of(&store).await;
     records.settled(1, &clouds).await;
     // Which of them gets a job is up to the server.

@@ -14,7 +14,9 @@ use serde_json::json;
 use serde_json::value::RawValue;
 use tokio::sync::watch;
 
-use crate::worker::bed::{Between, Cloud, GOOD, Host, Jobs, PROVIDER, Running, parse, soon, until};
+use crate::worker::fixtures::{
+    GOOD, JobServerKind, Jobs, PROVIDER, TestCloud, TestHost, TestWorker, parse, soon, until,
+};
 
 const UPLOAD: &str = r#"{"provider": "fake-cloud", "image-name": "trusty"}"#;
 const MANAGED: &str = r#"{"provider": "fake-cloud", "managed": "s", "upload-id": "0000000001"}"#;
@@ -30,7 +32,7 @@ enum Mood {
 
 /// A cloud with moods.
 struct MoodyCloud {
-    cloud: Arc<Cloud>,
+    cloud: Arc<TestCloud>,
     mood: watch::Sender<Mood>,
     /// How often it was to delete an image.
     deletions: Arc<AtomicUsize>,
@@ -76,7 +78,7 @@ impl Connector for MoodyCloud {
 impl MoodyCloud {
     fn new(mood: Mood) -> Arc<Self> {
         Arc::new(Self {
-            cloud: Cloud::new(Simulate::default()),
+            cloud: TestCloud::new(Simulate::default()),
             mood: watch::Sender::new(mood),
             deletions: Arc::default(),
         })
@@ -90,12 +92,12 @@ async fn build(jobs: &Jobs, id: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_an_upload_of_nobody_leaves_in_a_cloud_is_not_forgotten() {
-    let (host, jobs) = (Host::new(), Jobs::start(Between::Ours).await);
+    let (host, jobs) = (TestHost::new(), Jobs::start(JobServerKind::Ours).await);
     let cloud = MoodyCloud::new(Mood::Refuses);
     let hook = host.script("hook", "exit 3");
     let keys = format!("    post-upload-hook: {}\n", hook.display());
     let config = parse(&host.config(&[("trusty", GOOD)], &keys));
-    let worker = Running::start(&jobs, cloud.clone(), Arc::clone(&config)).await;
+    let worker = TestWorker::start(&jobs, cloud.clone(), Arc::clone(&config)).await;
     build(&jobs, "1").await;
     let failure = jobs.call("image-upload:1", UPLOAD).await.unwrap_err();
     assert!(failure.reason.contains("hook"), "{failure}");
@@ -105,7 +107,7 @@ async fn what_an_upload_of_nobody_leaves_in_a_cloud_is_not_forgotten() {
     for worker in [Some(worker), None] {
         let worker = match worker {
             Some(worker) => worker,
-            None => Running::start(&jobs, cloud.clone(), Arc::clone(&config)).await,
+            None => TestWorker::start(&jobs, cloud.clone(), Arc::clone(&config)).await,
         };
         let failure = jobs.call("image-delete:1", "").await.unwrap_err();
         assert_eq!(failure.kind, FailureKind::Unable, "{failure}");
@@ -116,7 +118,7 @@ async fn what_an_upload_of_nobody_leaves_in_a_cloud_is_not_forgotten() {
     }
 
     // A worker that runs all the time tries again.
-    let worker = Running::start(&jobs, cloud.clone(), config).await;
+    let worker = TestWorker::start(&jobs, cloud.clone(), config).await;
     let tried = cloud.deletions.load(Ordering::SeqCst);
     until("it is tried again", || async {
         (cloud.deletions.load(Ordering::SeqCst) > tried + 1).then_some(())
@@ -136,12 +138,12 @@ async fn what_an_upload_of_nobody_leaves_in_a_cloud_is_not_forgotten() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_left_in_a_provider_that_has_left_keeps_no_image_here() {
-    let (host, jobs) = (Host::new(), Jobs::start(Between::Ours).await);
+    let (host, jobs) = (TestHost::new(), Jobs::start(JobServerKind::Ours).await);
     let cloud = MoodyCloud::new(Mood::Refuses);
     let hook = host.script("hook", "exit 3");
     let keys = format!("    post-upload-hook: {}\n", hook.display());
     let text = host.config(&[("trusty", GOOD)], &keys);
-    let worker = Running::start(&jobs, cloud.clone(), parse(&text)).await;
+    let worker = TestWorker::start(&jobs, cloud.clone(), parse(&text)).await;
     build(&jobs, "1").await;
     jobs.call("image-upload:1", UPLOAD).await.unwrap_err();
     let elsewhere = text.replace(&format!("name: {PROVIDER}"), "name: another");
@@ -156,12 +158,12 @@ async fn what_is_left_in_a_provider_that_has_left_keeps_no_image_here() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_an_upload_of_a_steward_leaves_is_the_stewards() {
-    let (host, jobs) = (Host::new(), Jobs::start(Between::Ours).await);
+    let (host, jobs) = (TestHost::new(), Jobs::start(JobServerKind::Ours).await);
     let cloud = MoodyCloud::new(Mood::Refuses);
     let hook = host.script("hook", "exit 3");
     let keys = format!("    post-upload-hook: {}\n", hook.display());
     let config = parse(&host.config(&[("trusty", GOOD)], &keys));
-    let worker = Running::start(&jobs, cloud.clone(), config).await;
+    let worker = TestWorker::start(&jobs, cloud.clone(), config).await;
     build(&jobs, "1").await;
     let failure = jobs.call("image-upload:1", MANAGED).await.unwrap_err();
     let info = jobs.info("1").await;
@@ -178,10 +180,10 @@ async fn what_an_upload_of_a_steward_leaves_is_the_stewards() {
 }
 
 /// A worker that has uploaded an image to a cloud where no deletion ends.
-async fn with_a_hanging_cloud(host: &Host, jobs: &Jobs) -> (Arc<MoodyCloud>, Running) {
+async fn with_a_hanging_cloud(host: &TestHost, jobs: &Jobs) -> (Arc<MoodyCloud>, TestWorker) {
     let cloud = MoodyCloud::new(Mood::Hangs);
     let config = parse(&host.config(&[("trusty", GOOD)], ""));
-    let worker = Running::start(jobs, cloud.clone(), config).await;
+    let worker = TestWorker::start(jobs, cloud.clone(), config).await;
     build(jobs, "1").await;
     jobs.json("image-upload:1", MANAGED).await;
     (cloud, worker)
@@ -189,7 +191,7 @@ async fn with_a_hanging_cloud(host: &Host, jobs: &Jobs) -> (Arc<MoodyCloud>, Run
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cloud_that_hangs_keeps_nothing_else_waiting() {
-    let (host, jobs) = (Host::new(), Jobs::start(Between::Ours).await);
+    let (host, jobs) = (TestHost::new(), Jobs::start(JobServerKind::Ours).await);
     let (cloud, worker) = with_a_hanging_cloud(&host, &jobs).await;
     let client = jobs.client();
     let function = "upload-delete:fake-cloud";
@@ -220,7 +222,7 @@ async fn a_cloud_that_hangs_keeps_nothing_else_waiting() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_asks_for_the_same_deletion_joins() {
-    let (host, jobs) = (Host::new(), Jobs::start(Between::Ours).await);
+    let (host, jobs) = (TestHost::new(), Jobs::start(JobServerKind::Ours).await);
     let (cloud, worker) = with_a_hanging_cloud(&host, &jobs).await;
     let order =
         r#"{"image": "trusty", "image-id": "1", "managed": "s", "upload-id": "0000000001"}"#;
@@ -244,10 +246,10 @@ async fn whoever_asks_for_the_same_deletion_joins() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_has_no_file_is_not_offered_for_upload() {
-    let (host, jobs) = (Host::new(), Jobs::start(Between::Ours).await);
+    let (host, jobs) = (TestHost::new(), Jobs::start(JobServerKind::Ours).await);
     let config = parse(&host.config(&[("trusty", GOOD)], ""));
-    let cloud = Cloud::new(Simulate::default());
-    let worker = Running::start(&jobs, cloud.clone(), Arc::clone(&config)).await;
+    let cloud = TestCloud::new(Simulate::default());
+    let worker = TestWorker::start(&jobs, cloud.clone(), Arc::clone(&config)).await;
     for id in ["1", "2", "3"] {
         build(&jobs, id).await;
     }
@@ -261,7 +263,7 @@ async fn what_has_no_file_is_not_offered_for_upload() {
 
     // Nor what was damaged meanwhile.
     std::fs::write(host.path("images/trusty-2.qcow2"), "").unwrap();
-    let worker = Running::start(&jobs, cloud, config).await;
+    let worker = TestWorker::start(&jobs, cloud, config).await;
     let offered = worker.handle.status().unwrap().functions;
     let uploads = offered
         .iter()
@@ -275,10 +277,10 @@ async fn what_has_no_file_is_not_offered_for_upload() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deletion_that_fails_half_way_is_finished_later() {
-    let (host, jobs) = (Host::new(), Jobs::start(Between::Ours).await);
+    let (host, jobs) = (TestHost::new(), Jobs::start(JobServerKind::Ours).await);
     let config = parse(&host.config(&[("trusty", GOOD)], ""));
-    let cloud = Cloud::new(Simulate::default());
-    let worker = Running::start(&jobs, cloud.clone(), Arc::clone(&config)).await;
+    let cloud = TestCloud::new(Simulate::default());
+    let worker = TestWorker::start(&jobs, cloud.clone(), Arc::clone(&config)).await;
     build(&jobs, "1").await;
     // What something is mounted on cannot be removed, and comes last.
     let Some(in_the_way) = SmallDisk::mount(&host.path("images/trusty-1.vmdk"), 1) else {
@@ -297,7 +299,7 @@ async fn a_deletion_that_fails_half_way_is_finished_later() {
     jobs.left().await;
 
     // It does not keep a worker from starting.
-    let worker = Running::start(&jobs, cloud, config).await;
+    let worker = TestWorker::start(&jobs, cloud, config).await;
     assert_eq!(jobs.info("1").await.state, LocalState::Failed);
     drop(in_the_way);
     for function in ["image-info:1", "image-delete:1"] {

@@ -73,19 +73,19 @@ fn is_nobody(test: &str, may_kill: bool) -> bool {
     false
 }
 
-impl Bed {
+impl ProgramTest {
     /// With no patience.
     fn hasty() -> Arc<Self> {
-        let mut bed = Self::new();
-        bed.grace = (Duration::from_millis(50), Duration::from_millis(50));
-        Arc::new(bed)
+        let mut test = Self::new();
+        test.grace = (Duration::from_millis(50), Duration::from_millis(50));
+        Arc::new(test)
     }
 
     /// Starts a program which has root write its number to a file, and stay; and stops it then.
     async fn stopped(self: &Arc<Self>, line: &str) -> (Pid, SourceError) {
         let build = tokio::spawn({
-            let (bed, line) = (Arc::clone(self), line.to_owned());
-            async move { bed.run(&line).await }
+            let (test, line) = (Arc::clone(self), line.to_owned());
+            async move { test.run(&line).await }
         });
         let pid = self.pid("pid").await;
         self.stop.cancel();
@@ -107,23 +107,23 @@ async fn what_root_does_for_a_build_ends_with_it() {
     }
     // As a part of the program, as all of it, and left behind by it.
     for by in ["sh -c \"sudo -n STAY; :\"", "sudo -n STAY"] {
-        let bed = Bed::hasty();
-        let line = by.replace("STAY", &bed.stay());
-        let (pid, error) = bed.stopped(&line).await;
+        let test = ProgramTest::hasty();
+        let line = by.replace("STAY", &test.stay());
+        let (pid, error) = test.stopped(&line).await;
         assert!(matches!(error, SourceError::Stopped), "{error:?}");
         is_gone(pid).await;
-        assert!(!bed.log().contains("nodeyard:"), "{}", bed.log());
+        assert!(!test.log().contains("nodeyard:"), "{}", test.log());
     }
-    let bed = Bed::hasty();
-    let pid = bed.path("pid");
+    let test = ProgramTest::hasty();
+    let pid = test.path("pid");
     let left = format!(
         "sudo -n {} & while [ ! -s {} ]; do sleep 0.01; done",
-        bed.stay(),
+        test.stay(),
         pid.display()
     );
-    bed.sh(&left).await.unwrap();
-    is_gone(bed.pid("pid").await).await;
-    assert_eq!(bed.log(), "Exit code: 0\n");
+    test.sh(&left).await.unwrap();
+    is_gone(test.pid("pid").await).await;
+    assert_eq!(test.log(), "Exit code: 0\n");
 }
 
 #[tokio::test]
@@ -134,8 +134,8 @@ async fn what_root_does_for_a_build_and_may_not_be_ended_is_named() {
     ) {
         return;
     }
-    let bed = Bed::hasty();
-    let (pid, error) = bed.stopped(&format!("sudo -n {}", bed.stay())).await;
+    let test = ProgramTest::hasty();
+    let (pid, error) = test.stopped(&format!("sudo -n {}", test.stay())).await;
     // The test may do what the worker may not.
     let number = pid.as_raw_nonzero().to_string();
     let ended = Command::new("sudo")
@@ -145,6 +145,6 @@ async fn what_root_does_for_a_build_and_may_not_be_ended_is_named() {
     let named = format!("{number} (sleep)");
     assert!(matches!(error, SourceError::StillRuns { .. }), "{error:?}");
     assert!(error.to_string().contains(&named), "{error}");
-    assert!(bed.log().contains(&named), "{}", bed.log());
+    assert!(test.log().contains(&named), "{}", test.log());
     is_gone(pid).await;
 }

@@ -4,8 +4,8 @@ use nodeyard_builder::steward::notes::ImageNotes;
 use nodeyard_model::{BuildId, Node, NodeState, UploadKey, layout};
 use nodeyard_store::{TreePath, ext};
 
-use super::{Bed, TENANT, ready};
-use crate::steward::bed::{Records, eventually, image};
+use super::{TENANT, ZuulTest, ready};
+use crate::steward::fixtures::{Records, eventually, image};
 
 /// The notes on builds that are gone.
 async fn gone(records: &Records) -> Vec<BuildId> {
@@ -18,11 +18,11 @@ async fn gone(records: &Records) -> Vec<BuildId> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn where_a_build_came_from_is_known_until_its_last_node_has_gone() {
-    let bed = Bed::new(TENANT).await;
-    bed.zuul.publish("aaaa", |_| {});
-    let (worker, steward) = (bed.worker().await, bed.steward().await);
-    let records = Records::of(&bed.store).await;
-    records.settled(1, &bed.clouds).await;
+    let test = ZuulTest::new(TENANT).await;
+    test.zuul.publish("aaaa", |_| {});
+    let (worker, steward) = (test.worker().await, test.steward().await);
+    let records = Records::of(&test.store).await;
+    records.settled(1, &test.clouds).await;
     let (first, _) = ready(&records, "aaaa").await.unwrap();
     let (build, to, upload, _) = records.uploads().await.remove(0);
     assert_eq!(build, first);
@@ -40,7 +40,7 @@ async fn where_a_build_came_from_is_known_until_its_last_node_has_gone() {
     let (node, _) = records.0.nodes().create(&node).await.unwrap();
 
     for uuid in ["bbbb", "cccc"] {
-        bed.zuul.publish(uuid, |_| {});
+        test.zuul.publish(uuid, |_| {});
         records.request().await;
         eventually("the next build is imported", || ready(&records, uuid)).await;
     }
@@ -58,7 +58,7 @@ async fn where_a_build_came_from_is_known_until_its_last_node_has_gone() {
     ext::delete_recursive(&**records.0.tree(), &path)
         .await
         .unwrap();
-    bed.zuul.publish("dddd", |_| {});
+    test.zuul.publish("dddd", |_| {});
     records.request().await;
     eventually("with the next that goes, it is forgotten", || async {
         let second_is_gone = ready(&records, "bbbb").await.is_none();

@@ -74,7 +74,7 @@ pub(crate) fn logs() {
 
 /// Which job server sits between.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Between {
+pub(crate) enum JobServerKind {
     Ours,
     Gearmand,
     Geard,
@@ -94,11 +94,11 @@ enum RunningServer {
 }
 
 impl Jobs {
-    pub(crate) async fn start(between: Between) -> Self {
+    pub(crate) async fn start(between: JobServerKind) -> Self {
         let kind = match between {
-            Between::Ours => return Self::ours(free_port().unwrap()).await,
-            Between::Gearmand => Kind::Gearmand,
-            Between::Geard => Kind::Geard,
+            JobServerKind::Ours => return Self::ours(free_port().unwrap()).await,
+            JobServerKind::Gearmand => Kind::Gearmand,
+            JobServerKind::Geard => Kind::Geard,
         };
         let server = ExternalJobServer::start(kind, None).unwrap();
         Self {
@@ -258,13 +258,13 @@ impl Jobs {
 }
 
 /// A simulated cloud that outlives its workers, and whose time can be put forward.
-pub(crate) struct Cloud {
+pub(crate) struct TestCloud {
     pub(crate) world: Arc<World>,
     /// In seconds.
     ahead: Arc<AtomicU64>,
 }
 
-impl Cloud {
+impl TestCloud {
     pub(crate) fn new(simulate: Simulate) -> Arc<Self> {
         let options = HashMap::from([(PROVIDER.to_owned(), simulate)]);
         let ahead = Arc::<AtomicU64>::default();
@@ -303,7 +303,7 @@ impl Cloud {
     }
 }
 
-impl Connector for Cloud {
+impl Connector for TestCloud {
     fn connect(&self, _: &str, _: &Fake) -> Result<Arc<dyn Transport>, Error> {
         let world = Arc::clone(&self.world);
         Ok(Arc::new(InProcess::new(world, PROVIDER)))
@@ -315,14 +315,14 @@ pub(crate) fn kinds(clouds: Arc<dyn Connector>) -> DriverKinds {
     DriverKinds::default().with(FakeKind::new(clouds))
 }
 
-impl fmt::Debug for Cloud {
+impl fmt::Debug for TestCloud {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Cloud")
     }
 }
 
 /// A builder's host: its files and its configuration.
-pub(crate) struct Host {
+pub(crate) struct TestHost {
     directory: TempDir,
 }
 
@@ -351,7 +351,7 @@ done
 echo "nodeyard: progress 2/2"
 "#;
 
-impl Host {
+impl TestHost {
     pub(crate) fn new() -> Self {
         Self {
             directory: tempfile::tempdir().unwrap(),
@@ -434,14 +434,14 @@ pub(crate) fn parse(text: &str) -> Arc<Config> {
 }
 
 /// A worker at work.
-pub(crate) struct Running {
+pub(crate) struct TestWorker {
     pub(crate) handle: ImageWorkerHandle,
     pub(crate) config: watch::Sender<Arc<Config>>,
     stop: CancellationToken,
     task: JoinHandle<Result<(), worker::Error>>,
 }
 
-impl Running {
+impl TestWorker {
     pub(crate) async fn start(
         jobs: &Jobs,
         clouds: Arc<dyn Connector>,
@@ -457,7 +457,7 @@ impl Running {
         config: Arc<Config>,
         change: impl FnOnce(&mut Options),
     ) -> Self {
-        let clouds = Cloud::new(Simulate::default());
+        let clouds = TestCloud::new(Simulate::default());
         let runtime = tokio::runtime::Handle::current();
         Self::launch(&runtime, jobs, clouds, config, change).await
     }

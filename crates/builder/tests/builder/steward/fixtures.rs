@@ -49,10 +49,10 @@ pub(crate) fn provider(name: &str) -> ProviderName {
 pub(crate) struct TestJobServer {
     pub(crate) port: u16,
     pub(crate) endpoint: GearmanEndpoint,
-    running: Between,
+    running: JobServerProcess,
 }
 
-enum Between {
+enum JobServerProcess {
     Ours {
         stop: CancellationToken,
         task: JoinHandle<()>,
@@ -84,7 +84,7 @@ impl TestJobServer {
         Self {
             port,
             endpoint: GearmanEndpoint::new("127.0.0.1", port),
-            running: Between::Ours {
+            running: JobServerProcess::Ours {
                 stop,
                 task,
                 attempts,
@@ -97,14 +97,14 @@ impl TestJobServer {
         Self {
             port: server.port(),
             endpoint: GearmanEndpoint::new("127.0.0.1", server.port()),
-            running: Between::Foreign(server),
+            running: JobServerProcess::Foreign(server),
         }
     }
 
     /// Forgets all jobs and connections; the port stays the same.
     pub(crate) async fn restart(mut self) -> Self {
         match self.running {
-            Between::Ours {
+            JobServerProcess::Ours {
                 stop,
                 task,
                 attempts,
@@ -113,7 +113,7 @@ impl TestJobServer {
                 task.await.unwrap();
                 Self::start_on(self.port, attempts).await
             }
-            Between::Foreign(ref mut server) => {
+            JobServerProcess::Foreign(ref mut server) => {
                 server.kill();
                 server.start_again().unwrap();
                 self
@@ -166,7 +166,7 @@ pub(crate) fn hasty() -> Pace {
 }
 
 /// A steward at work.
-pub(crate) struct Running {
+pub(crate) struct RunningSteward {
     pub(crate) config: watch::Sender<Arc<Config>>,
     pub(crate) handle: steward::StewardHandle,
     tree: Arc<dyn Tree>,
@@ -174,7 +174,7 @@ pub(crate) struct Running {
     task: JoinHandle<Result<(), steward::Error>>,
 }
 
-impl Running {
+impl RunningSteward {
     pub(crate) async fn start(store: &Store, server: &TestJobServer, text: &str) -> Self {
         Self::start_on(
             store.session().await,
@@ -294,7 +294,7 @@ impl Running {
 }
 
 /// Where uploads go.
-pub(crate) trait Clouds {
+pub(crate) trait UploadedImages {
     /// Everything that was uploaded: its provider, a slash, and its id there.
     async fn ids(&self) -> BTreeSet<String>;
 }
@@ -345,7 +345,7 @@ impl Records {
 
     /// So many builds are ready and nothing else is recorded, the newest is in both clouds, the clouds hold what the
     /// records say and nothing more, and nobody waits for a build. The builds, the oldest first.
-    pub(crate) async fn settled(&self, count: usize, cloud: &impl Clouds) -> Vec<BuildId> {
+    pub(crate) async fn settled(&self, count: usize, cloud: &impl UploadedImages) -> Vec<BuildId> {
         eventually("everything is as it should be", || async {
             // It goes after its build is recorded. Looked at last, it might go while the old builds are looked at.
             let request = self.0.images().build_request(&image()).await.unwrap();
@@ -358,7 +358,7 @@ impl Records {
     }
 
     /// The same, while somebody waits for a build.
-    pub(crate) async fn settled_but_asked(&self, count: usize, cloud: &impl Clouds) {
+    pub(crate) async fn settled_but_asked(&self, count: usize, cloud: &impl UploadedImages) {
         eventually("nothing but a build is missing", || async {
             let request = self.0.images().build_request(&image()).await.unwrap();
             assert!(request.is_some());
@@ -367,7 +367,11 @@ impl Records {
         .await;
     }
 
-    async fn as_it_should_be(&self, count: usize, cloud: &impl Clouds) -> Option<Vec<BuildId>> {
+    async fn as_it_should_be(
+        &self,
+        count: usize,
+        cloud: &impl UploadedImages,
+    ) -> Option<Vec<BuildId>> {
         let builds = self.builds().await;
         let uploads = self.uploads().await;
         let recorded: BTreeSet<String> = uploads
