@@ -410,11 +410,11 @@ pub fn from_payload<P: DeserializeOwned>(
     function: impl fmt::Display,
     payload: &[u8],
 ) -> Result<P, InvalidPayload> {
-    let said = match payload.trim_ascii() {
+    let data = match payload.trim_ascii() {
         b"" | b"\"\"" | b"null" => b"{}",
-        said => said,
+        data => data,
     };
-    serde_json::from_slice(said).map_err(|source| InvalidPayload {
+    serde_json::from_slice(data).map_err(|source| InvalidPayload {
         function: function.to_string(),
         source,
     })
@@ -444,13 +444,13 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_no_id() {
+    fn a_path_is_rejected_as_an_id() {
         let escape = br#"{"image-id": "../../etc/passwd"}"#;
         assert!(from_payload::<BuildJob>("f", escape).is_err());
     }
 
     #[test]
-    fn functions_are_found_again_by_their_names() {
+    fn function_names_round_trip() {
         let id: ImageId = "a.b-c".parse().unwrap();
         for function in [
             Function::Build("trusty:x".parse().unwrap()),
@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_found_behind_the_log() {
+    fn a_failure_is_parsed_after_log_lines() {
         let failure = JobFailure {
             exit_code: Some(-9),
             ..JobFailure::new(FailureKind::Unable, "the disk\nis full")

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_source_is_written_in_an_afternoon() {
+    async fn an_example_source_builds_an_image() {
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name);
         std::fs::write(path("golden.raw"), "image").unwrap();

@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_logs_of_this_image_go_and_the_oldest_first() {
+    fn prune_logs_removes_the_oldest_logs_of_the_image() {
         let directory = tempfile::tempdir().unwrap();
         let id = "0123456789abcdef0123456789abcde";
         let names = [

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_called_as_nodepool_calls_it() {
+    fn arguments_and_environment_match_nodepool() {
         let program = dib("sudo -E 'disk image create'")
             .program(&order(&["qcow2", "raw"]))
             .unwrap();

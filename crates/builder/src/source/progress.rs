@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_progress_is_passed_over() {
+    fn other_lines_are_ignored() {
         let mut progress_reader = ProgressReader::new(AnnouncedProgress);
         for line in [
             "nodeyard: progress 1",

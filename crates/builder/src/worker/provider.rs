@@ -146,14 +146,17 @@ pub(super) fn formats(config: &Config, image: &str) -> BTreeSet<String> {
 }
 
 /// Validates the installation id of a job.
-pub(super) fn managed(said: Option<&str>) -> Result<Option<Box<str>>, TaskError> {
-    let Some(said) = said else { return Ok(None) };
-    if said.is_empty() || said.len() > MAX_SYSTEM_LENGTH || said.chars().any(char::is_control) {
+pub(super) fn managed(system: Option<&str>) -> Result<Option<Box<str>>, TaskError> {
+    let Some(system) = system else {
+        return Ok(None);
+    };
+    if system.is_empty() || system.len() > MAX_SYSTEM_LENGTH || system.chars().any(char::is_control)
+    {
         return Err(TaskError::refused(
             "`managed` is not a valid installation id",
         ));
     }
-    Ok(Some(said.into()))
+    Ok(Some(system.into()))
 }
 
 /// Returns the owner of an upload: the installation of the job, otherwise this builder, so that it is not treated as a leak.

@@ -124,7 +124,7 @@ mod tests {
     type Test = SharedTasks<&'static str, (), usize>;
 
     #[tokio::test]
-    async fn those_who_ask_for_the_same_share_it() {
+    async fn identical_requests_share_a_task() {
         let (shared, tasks) = (Test::default(), TaskTracker::new());
         let started = Arc::new(AtomicUsize::new(0));
         let (go, gate) = oneshot::channel::<()>();
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_panic_is_an_answer_without_its_text() {
+    async fn a_panic_is_an_error_without_its_message() {
         let (shared, tasks) = (Test::default(), TaskTracker::new());
         let future = async { panic!("secret") };
         let work = shared.get_or_start("a", &tasks, || Ok::<_, TaskError>(((), future)));

@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_panic_is_not_held_against_what_was_worked_on() {
+    async fn a_panic_is_a_retryable_failure() {
         let panicked = tokio::spawn(async { panic!("a mistake") }).await;
         let problem = TaskError::from(panicked.unwrap_err());
         assert_eq!(problem.into_failure().kind, FailureKind::Unable);

@@ -91,12 +91,12 @@ impl WorkerContext {
         let mut withheld = self.withheld.lock();
         for (function, (needed, available)) in &no_space {
             if !withheld.no_space.contains_key(function) {
-                tracing::warn!(%function, %needed, %available, "withdrew function for lack of disk space");
+                tracing::warn!(%function, %needed, %available, "unregistered function: insufficient disk space");
             }
         }
         for function in withheld.no_space.keys() {
             if !no_space.contains_key(function) {
-                tracing::info!(%function, "function is no longer withheld for lack of disk space");
+                tracing::info!(%function, "registered function again: sufficient disk space");
             }
         }
         withheld.no_space = no_space;

@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn several_downloads_are_one() {
+    fn progress_of_downloads_is_summed() {
         let download_progress = DownloadProgress::new(2);
         let (first, second) = (download_progress.reporter(0), download_progress.reporter(1));
         first(10, Some(100));

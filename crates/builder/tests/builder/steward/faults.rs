@@ -1,4 +1,4 @@
-//! What goes wrong with workers, job servers and answers.
+//! Failures of workers, job servers and responses.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,7 @@ use crate::steward::fixtures::{
 };
 use crate::steward::worker::{ScriptedCloud, ScriptedWorker, WorkerCall, WorkerFault};
 
-/// Everything a test needs, with a steward that has nothing to do yet.
+/// The environment of a test, with an idle steward.
 struct FaultTest {
     store: Store,
     server: TestJobServer,
@@ -46,7 +46,7 @@ impl FaultTest {
         RunningSteward::start(&self.store, &self.server, TWO_PROVIDERS).await
     }
 
-    /// Gives up what nobody knows of.
+    /// Uses short timeouts for lost jobs.
     async fn impatient_steward(&self) -> RunningSteward {
         RunningSteward::start_impatient(&self.store, &self.server, TWO_PROVIDERS).await
     }
@@ -57,11 +57,11 @@ impl FaultTest {
     }
 }
 
-/// Makes a mistake the first time it is told that a build has ended.
+/// Panics on the first build event.
 #[derive(Debug, Default)]
-struct Clumsy(AtomicBool);
+struct PanickingEvents(AtomicBool);
 
-impl StewardEvents for Clumsy {
+impl StewardEvents for PanickingEvents {
     fn built(&self, _: &BuildEnded<'_>) {
         let is_first = !self.0.swap(true, Ordering::SeqCst);
         assert!(!is_first, "a mistake");
@@ -71,7 +71,7 @@ impl StewardEvents for Clumsy {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_panic_costs_nothing_but_what_panicked() {
     let test = FaultTest::new().await;
-    let events = Arc::<Clumsy>::default();
+    let events = Arc::<PanickingEvents>::default();
     let tree = test.store.session().await;
     let steward = RunningSteward::start_on(tree, &test.server, TWO_PROVIDERS, events);
     test.records.settled(1, &test.cloud).await;
@@ -379,7 +379,7 @@ async fn a_build_that_was_given_up_is_taken_over_when_its_worker_is_back() {
         (worker.calls("image-build:") == 1).then_some(build)
     })
     .await;
-    // The worker is out of sight, and goes on.
+    // The worker is disconnected and continues.
     let functions = [
         Function::Info(ImageId::from(build)),
         Function::Build(image()),

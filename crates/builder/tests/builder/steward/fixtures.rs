@@ -45,7 +45,7 @@ pub(crate) fn provider(name: &str) -> ProviderName {
     ProviderName::new(name).unwrap()
 }
 
-/// A job server, ours or somebody else's.
+/// A job server: Nodeyard's or another implementation.
 pub(crate) struct TestJobServer {
     pub(crate) port: u16,
     pub(crate) endpoint: GearmanEndpoint,
@@ -148,7 +148,7 @@ pub(crate) fn quick() -> StewardTiming {
     }
 }
 
-/// For work that nobody knows of any more, which is to be given up.
+/// Short timeouts for tests with lost jobs.
 pub(crate) fn impatient() -> StewardTiming {
     StewardTiming {
         call_timeout: Duration::from_secs(5),
@@ -220,7 +220,7 @@ impl RunningSteward {
         Self::launch(tree, servers, text, events, (timing, hasty()))
     }
 
-    /// What has failed is not tried again as long as a test runs.
+    /// Disables retries during a test.
     pub(crate) async fn start_without_retries(
         store: &Store,
         server: &TestJobServer,
@@ -299,7 +299,7 @@ pub(crate) trait UploadedImages {
     async fn ids(&self) -> BTreeSet<String>;
 }
 
-/// What the records say.
+/// Reads the records.
 pub(crate) struct Records(pub(crate) Registry);
 
 pub(crate) type Upload = (BuildId, ProviderName, UploadId, ImageUpload);
@@ -343,8 +343,8 @@ impl Records {
         self.0.images().request_build(&image()).await.unwrap();
     }
 
-    /// So many builds are ready and nothing else is recorded, the newest is in both clouds, the clouds hold what the
-    /// records say and nothing more, and nobody waits for a build. The builds, the oldest first.
+    /// Waits until exactly `count` builds are ready, the newest is in both clouds, the clouds match the records and there is no
+    /// build request. Returns the builds, oldest first.
     pub(crate) async fn settled(&self, count: usize, cloud: &impl UploadedImages) -> Vec<BuildId> {
         eventually("everything is as it should be", || async {
             // It goes after its build is recorded. Looked at last, it might go while the old builds are looked at.
@@ -357,7 +357,7 @@ impl Records {
         .await
     }
 
-    /// The same, while somebody waits for a build.
+    /// Like [`Self::settled`], with a pending build request.
     pub(crate) async fn settled_but_asked(&self, count: usize, cloud: &impl UploadedImages) {
         eventually("nothing but a build is missing", || async {
             let request = self.0.images().build_request(&image()).await.unwrap();

@@ -16,7 +16,7 @@ use crate::steward::fixtures::{
 };
 use crate::steward::worker::{ScriptedCloud, ScriptedWorker};
 
-/// What a server says of builds of the image: jobs there are, and connections that offer to do them.
+/// Returns the numbers of build jobs and of registered workers on a server.
 async fn builds_on(server: &TestJobServer) -> Option<(u64, u64)> {
     let mut admin = AdminClient::connect(&server.endpoint, PATIENCE)
         .await

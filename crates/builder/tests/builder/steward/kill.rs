@@ -18,14 +18,14 @@ use crate::steward::worker::{ScriptedCloud, ScriptedWorker};
 /// Runs at the same time; each waits most of the time.
 const AT_ONCE: usize = 12;
 
-/// Whether the second steward is there when the first dies.
+/// Whether the second steward is running when the first is killed.
 #[derive(Debug, Clone, Copy)]
 enum Successor {
     Beside,
     Afterwards,
 }
 
-/// False if the steward had nothing left to do before it came to its end.
+/// Returns `false` if the steward completed its work before it was killed.
 async fn die(at: usize, moment: Moment, successor: Successor) -> bool {
     let store = Store::embedded();
     let server = TestJobServer::start().await;
@@ -62,7 +62,7 @@ async fn die(at: usize, moment: Moment, successor: Successor) -> bool {
         }
     };
     victim.kill().await;
-    let heir = match beside {
+    let second = match beside {
         Some(beside) => beside,
         None => RunningSteward::start_impatient(&store, &server, &text).await,
     };
@@ -77,7 +77,7 @@ async fn die(at: usize, moment: Moment, successor: Successor) -> bool {
         1,
         "two builds at once ({at}, {moment:?}, {successor:?})"
     );
-    heir.stop().await;
+    second.stop().await;
     worker.stop().await;
     died
 }

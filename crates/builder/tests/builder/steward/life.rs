@@ -1,4 +1,4 @@
-//! The life of images when nothing goes wrong.
+//! The lifecycle of images without failures.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -225,7 +225,7 @@ async fn what_people_delete_goes_and_is_made_again() {
     worker.stop().await;
 }
 
-/// Writes down what it is told.
+/// Records all events.
 #[derive(Debug, Default)]
 struct RecordedEvents(Mutex<Vec<String>>);
 

@@ -147,7 +147,7 @@ async fn its_builder_works_beside_our_steward() {
         },
     )
     .await;
-    // Now ours are quicker, and what Python has made goes when it is old.
+    // Our builders are faster now, and the builds of Python are deleted when they are old.
     let worker = ScriptedWorker::start(&server, &cloud, &["ubuntu"]).await;
     for count in [1, 2] {
         records.request().await;

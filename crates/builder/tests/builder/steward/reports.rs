@@ -1,4 +1,4 @@
-//! What launchers are told of an image.
+//! Reports about images for launchers.
 
 use nodeyard_model::layout::image_stewards;
 use nodeyard_plan::images::{JobState, StewardReport};

@@ -1,4 +1,4 @@
-//! Requests for builds, and who takes them away.
+//! Build requests and their deletion.
 
 use nodeyard_model::{BuildId, BuildKey, BuildState, ImageBuild, layout};
 use nodeyard_store::{TreePath, WatchEvent};
@@ -13,7 +13,7 @@ async fn is_taken_away_by_whoever_has_the_lock_of_the_image() {
     for store in [Store::embedded(), Store::zookeeper().await] {
         let server = TestJobServer::start().await;
         let records = Records::of(&store).await;
-        // Somebody has built the image for the request, and was gone before it was taken away.
+        // A steward built the image for the request and stopped before it deleted the request.
         records.request().await;
         let key = BuildKey {
             image: image(),

@@ -18,7 +18,7 @@ use crate::steward::fixtures::{
 };
 use crate::steward::together::{BOTH, BUILD, RunningWorker, TwoClouds, WorkerHost};
 
-/// What an upload takes that ends when the clouds hurry, and not before.
+/// The duration of an upload that ends only when the clouds are sped up.
 const LONG: Duration = Duration::from_secs(24 * 60 * 60);
 
 struct RequeueTest {
@@ -75,7 +75,7 @@ impl RequeueTest {
         begun.lines().map(str::to_owned).collect()
     }
 
-    /// Gives nobody up because the machine is busy.
+    /// Uses long timeouts, so that a busy machine does not cause lost jobs.
     async fn steward(&self, server: &TestJobServer) -> RunningSteward {
         let timing = StewardTiming {
             lost_after: PATIENCE,
@@ -105,7 +105,7 @@ impl RequeueTest {
         uploads.map(|(_, _, id, _)| id).collect()
     }
 
-    /// One build, in both clouds, and nothing else anywhere.
+    /// Asserts that there is exactly one build, uploaded to both clouds.
     async fn until_settled(&self) {
         self.records.settled(1, &self.clouds).await;
         eventually("one file is left", || async {
@@ -223,7 +223,7 @@ async fn a_worker_dies_and_geard_forgets_its_jobs() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_orderly_stop_of_a_builder_is_no_setback() {
     let server = TestJobServer::start().await;
-    // Its own steward stops with it, or another one is told.
+    // Its own steward stops with it, or another one is notified.
     for steward_stops in [true, false] {
         let test = RequeueTest::new().await;
         let mut worker = RunningWorker::start(&server, &test.clouds, &test.text).await;

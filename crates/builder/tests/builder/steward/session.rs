@@ -12,7 +12,7 @@ use crate::steward::fixtures::{
 };
 use crate::steward::worker::{ScriptedCloud, ScriptedWorker};
 
-/// `beside` is another steward; `ends_meanwhile` says whether the build ends while the store is away.
+/// `beside` is another steward; `ends_meanwhile` is whether the build ends while the store is offline.
 async fn lose_the_session(beside: bool, ends_meanwhile: bool) {
     logs();
     let store = Store::zookeeper().await;

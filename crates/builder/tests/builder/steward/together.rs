@@ -59,7 +59,7 @@ impl TwoClouds {
         Arc::new(Self { world, haste })
     }
 
-    /// From now on nothing takes them longer than a moment.
+    /// Makes all later operations fast.
     pub(crate) fn hurry(&self) {
         self.haste.store(24 * 60 * 60, Ordering::SeqCst);
     }
@@ -105,7 +105,7 @@ impl fmt::Debug for TwoClouds {
     }
 }
 
-/// A builder's host, and what `nodepool.yaml` says there.
+/// The directory of a builder with its `nodepool.yaml`.
 pub(crate) struct WorkerHost(pub(crate) TempDir);
 
 pub(crate) const BUILD: &str = r#"#!/bin/sh
@@ -264,7 +264,7 @@ async fn an_image_from_its_configuration_to_its_end() {
     .await;
     records.settled(2, &clouds).await;
 
-    // One that left the configuration keeps what it has; the image goes everywhere else.
+    // A provider that was removed from the configuration keeps its uploads; the image is deleted everywhere else.
     change(&host.config("", "{name: one, driver: fake}"));
     eventually("only the second cloud has something", || async {
         let gone = clouds.uploads_to(&provider("one")).await.is_empty();
@@ -367,7 +367,7 @@ async fn builders_make_what_only_they_can_with_real_job_servers_between() {
             });
             builds.push(ImageId::from(ready.await));
         }
-        // A restarted builder answers for what it made before: the next deletion reaches its files.
+        // A restarted builder registers its old images, so the next deletion reaches their files.
         let debian = workers.pop().unwrap();
         debian.stop().await;
         let text = own(1);

@@ -1,4 +1,4 @@
-//! A worker that keeps the contract of the functions, except where the test tells it not to.
+//! A scripted worker that follows the contract of the functions, except for the faults that a test sets.
 //!
 //! Its disk and the clouds outlive it.
 
@@ -29,14 +29,14 @@ pub(crate) enum WorkerCall {
     UploadDelete,
 }
 
-/// What goes wrong with one call.
+/// The fault of one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WorkerFault {
-    /// It fails, and the worker says so.
+    /// The call fails with a reason.
     Fails,
     /// It is done, and the answer is a failure without a reason, as when a job server loses a worker.
     AnswerLost,
-    /// It is done, and the answer makes no sense.
+    /// The call succeeds with an invalid response.
     Garbage,
     /// It is done, the answer is lost, and the worker does not remember.
     Forgotten,
@@ -112,7 +112,7 @@ impl Disk {
         formats.map(ToString::to_string).collect()
     }
 
-    /// Nothing is being made.
+    /// Returns whether no build is running.
     pub(crate) fn is_complete(&self) -> bool {
         let disk = self.0.lock().unwrap();
         disk.values().all(|info| info.state == LocalState::Ready)
@@ -124,7 +124,7 @@ impl Disk {
         }
     }
 
-    /// An image that somebody else has asked for, or that was left behind.
+    /// Adds an image of another client, or an orphan.
     pub(crate) fn put(&self, id: &str, managed: Option<&str>) -> ImageId {
         let id: ImageId = id.parse().unwrap();
         let info = info(&id, &image(), managed.map(Box::from), LocalState::Ready);
@@ -158,7 +158,7 @@ struct ScriptedWorkerState {
     /// Builds that are to succeed, and uploads, do not end while this is true.
     held: Arc<watch::Sender<bool>>,
     uploads_held: Arc<watch::Sender<bool>>,
-    /// Nothing at all is answered while this is true.
+    /// No call is answered while this is true.
     mute: Arc<watch::Sender<bool>>,
     handle: WorkerHandle,
 }
@@ -249,7 +249,7 @@ impl ScriptedWorker {
             inner.serve(&Function::UploadDelete(provider(name)));
         }
         for id in disk.ids() {
-            // What was being made when the last one died never will be.
+            // Builds of the previous worker will never complete.
             disk.change(&id, |info| {
                 if info.state == LocalState::Building {
                     info.state = LocalState::Failed;

@@ -26,14 +26,14 @@ use crate::steward::fixtures::{
 };
 use crate::steward::together::{BOTH, RunningWorker, TwoClouds, WorkerHost};
 
-/// What Zuul has and how it behaves.
+/// The builds of Zuul and its behavior.
 #[derive(Default)]
 struct ZuulResponses {
     builds: Vec<Value>,
     files: BTreeMap<String, Vec<u8>>,
-    /// Answers every question about builds in its place.
+    /// Replaces the response to all build queries.
     instead: Option<Reply>,
-    /// Answers of a few paths, whatever else is there.
+    /// Overridden responses by path.
     special: BTreeMap<String, Reply>,
     token: Option<&'static str>,
     white_label: bool,
@@ -194,7 +194,7 @@ impl ZuulTest {
         RunningSteward::start(&self.store, &self.server, &self.text).await
     }
 
-    /// What `image why` says.
+    /// Returns the output of `image why`.
     async fn why(&self, records: &Records) -> String {
         let functions = RegisteredFunctions::fetch(
             std::slice::from_ref(&self.server.endpoint),
@@ -219,7 +219,7 @@ async fn ready(records: &Records, uuid: &str) -> Option<(nodeyard_model::BuildId
     })
 }
 
-/// What stewards know of Zuul.
+/// Returns the recorded state of Zuul.
 async fn market(records: &Records) -> Market {
     let market = read_market(&**records.0.tree(), &image()).await.unwrap();
     market.unwrap_or_default()

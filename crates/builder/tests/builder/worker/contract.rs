@@ -1,4 +1,4 @@
-//! What clients can rely on, whichever job server sits between.
+//! The contract with clients, with every supported job server.
 
 use nodeyard_builder::jobs::{FailureKind, LocalState, UploadProgress};
 use nodeyard_gearman::client::{JobEvent, JobRequest};
@@ -122,7 +122,7 @@ async fn an_image_is_built_uploaded_and_deleted(between: JobServerKind) {
     worker.stop().await;
 }
 
-/// What the `gearman` command prints: the result, and how far the job is.
+/// Returns the output of the `gearman` command: the result and the progress of the job.
 async fn gearman(jobs: &Jobs, function: &str, payload: &str) -> (bool, String) {
     let (port, function, payload) = (
         jobs.port().to_string(),
@@ -218,7 +218,7 @@ async fn gears_client_is_served(between: JobServerKind) {
         heard["data"][0].as_str().unwrap().contains("exit code 7"),
         "{heard}"
     );
-    // Whoever missed that can ask.
+    // A client that missed it can query it.
     let heard = gear("image-info:43", "").await;
     let info: serde_json::Value = serde_json::from_str(heard["data"][0].as_str().unwrap()).unwrap();
     assert_eq!(info["failure"]["exit-code"], 7, "{info}");
@@ -285,7 +285,7 @@ async fn each_worker_does_what_only_it_can(between: JobServerKind) {
         );
     }
     assert_ne!(builders[0], builders[1]);
-    // Uploads find the holder, whoever has a free slot.
+    // Uploads reach the worker that has the image, regardless of free slots.
     for (image, _) in hosts.iter().rev() {
         let order = json!({"provider": "fake-cloud", "image-name": image}).to_string();
         jobs.json(&format!("image-upload:id-of-{image}"), &order)

@@ -49,7 +49,7 @@ providers:
     )
 }
 
-/// Says so if there is nothing to test with.
+/// Prints a message if the test tools are missing.
 fn can_run() -> bool {
     let obstacle = dib::obstacle();
     if let Some(obstacle) = obstacle {

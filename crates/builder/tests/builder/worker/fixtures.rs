@@ -121,7 +121,7 @@ impl Jobs {
         }
     }
 
-    /// Ends and starts again on the same port, with nothing remembered.
+    /// Restarts on the same port without state.
     pub(crate) async fn restart(&mut self) {
         match &mut self.running {
             RunningServer::Ours { stop, task } => {
@@ -152,14 +152,14 @@ impl Jobs {
         AdminClient::connect(&self.endpoint(), PATIENCE).await.ok()
     }
 
-    /// What the server says of a function, which may be that it does not know it.
+    /// Returns the status of a function on the server, if it is known.
     async fn function(&self, name: &str) -> Option<Option<FunctionStatus>> {
         let status = self.admin().await?.status().await.ok()?;
         let mut status = status.into_iter();
         Some(status.find(|status| status.function == name))
     }
 
-    /// How many connections offer a function, if the server says so.
+    /// Returns the number of connections that have registered a function, if the server reports it.
     async fn workers(&self, name: &str) -> Option<u64> {
         let function = self.function(name).await?;
         Some(function.map_or(0, |function| function.workers))
@@ -290,7 +290,7 @@ impl TestCloud {
         FakeDriver::new(fake::Options::new(owner), Arc::new(transport))
     }
 
-    /// The images that somebody uploaded.
+    /// Returns the uploaded images.
     pub(crate) async fn uploads(&self) -> Vec<CloudImage> {
         let owner = Owner {
             system: SystemId::new("test"),

@@ -1,6 +1,6 @@
 //! `kill -9` of a worker during a build, an import, an upload and a deletion.
 //!
-//! The worker is a process of its own: this test program, told by its environment to be one. The cloud is a server,
+//! The worker is a separate process: this test program, selected by an environment variable. The cloud is a server,
 //! and survives.
 
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! What work that failed has left, on the disk and in clouds, and what clouds do that do not want to delete.
+//! Remains of failed work on disk and in clouds, and clouds that fail to delete images.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,9 +21,9 @@ use crate::worker::fixtures::{
 const UPLOAD: &str = r#"{"provider": "fake-cloud", "image-name": "trusty"}"#;
 const MANAGED: &str = r#"{"provider": "fake-cloud", "managed": "s", "upload-id": "0000000001"}"#;
 
-/// What a cloud does when it is to delete an image.
+/// The behavior of a cloud when it deletes an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mood {
+enum DeletionFault {
     Willing,
     Refuses,
     /// Until it is in another mood.
@@ -31,28 +31,31 @@ enum Mood {
 }
 
 /// A cloud with moods.
-struct MoodyCloud {
+struct FaultyCloud {
     cloud: Arc<TestCloud>,
-    mood: watch::Sender<Mood>,
+    mood: watch::Sender<DeletionFault>,
     /// How often it was to delete an image.
     deletions: Arc<AtomicUsize>,
 }
 
 #[derive(Debug)]
-struct Moody {
+struct FaultyDriver {
     transport: InProcess,
-    mood: watch::Receiver<Mood>,
+    mood: watch::Receiver<DeletionFault>,
     deletions: Arc<AtomicUsize>,
 }
 
 #[async_trait]
-impl Transport for Moody {
+impl Transport for FaultyDriver {
     async fn call(&self, method: &str, arguments: Vec<u8>) -> Result<Box<RawValue>, CallError> {
         if method == "delete_image" {
             self.deletions.fetch_add(1, Ordering::SeqCst);
             let mut mood = self.mood.clone();
-            let mood = *mood.wait_for(|mood| *mood != Mood::Hangs).await.unwrap();
-            if mood == Mood::Refuses {
+            let mood = *mood
+                .wait_for(|mood| *mood != DeletionFault::Hangs)
+                .await
+                .unwrap();
+            if mood == DeletionFault::Refuses {
                 return Err(CallError::Refused(CloudError {
                     status: 403,
                     class: "Forbidden".to_owned(),
@@ -65,9 +68,9 @@ impl Transport for Moody {
     }
 }
 
-impl Connector for MoodyCloud {
+impl Connector for FaultyCloud {
     fn connect(&self, _: &str, _: &Fake) -> Result<Arc<dyn Transport>, Error> {
-        Ok(Arc::new(Moody {
+        Ok(Arc::new(FaultyDriver {
             transport: InProcess::new(Arc::clone(&self.cloud.world), PROVIDER),
             mood: self.mood.subscribe(),
             deletions: Arc::clone(&self.deletions),
@@ -75,8 +78,8 @@ impl Connector for MoodyCloud {
     }
 }
 
-impl MoodyCloud {
-    fn new(mood: Mood) -> Arc<Self> {
+impl FaultyCloud {
+    fn new(mood: DeletionFault) -> Arc<Self> {
         Arc::new(Self {
             cloud: TestCloud::new(Simulate::default()),
             mood: watch::Sender::new(mood),
@@ -93,7 +96,7 @@ async fn build(jobs: &Jobs, id: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_an_upload_of_nobody_leaves_in_a_cloud_is_not_forgotten() {
     let (host, jobs) = (TestHost::new(), Jobs::start(JobServerKind::Ours).await);
-    let cloud = MoodyCloud::new(Mood::Refuses);
+    let cloud = FaultyCloud::new(DeletionFault::Refuses);
     let hook = host.script("hook", "exit 3");
     let keys = format!("    post-upload-hook: {}\n", hook.display());
     let config = parse(&host.config(&[("trusty", GOOD)], &keys));
@@ -125,7 +128,7 @@ async fn what_an_upload_of_nobody_leaves_in_a_cloud_is_not_forgotten() {
     })
     .await;
     assert_eq!(cloud.cloud.uploads().await.len(), 1);
-    cloud.mood.send_replace(Mood::Willing);
+    cloud.mood.send_replace(DeletionFault::Willing);
     until("the cloud is clean, and the worker knows", || async {
         let forgotten = jobs.info("1").await.uploads.is_empty();
         (forgotten && cloud.cloud.uploads().await.is_empty()).then_some(())
@@ -139,7 +142,7 @@ async fn what_an_upload_of_nobody_leaves_in_a_cloud_is_not_forgotten() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_left_in_a_provider_that_has_left_keeps_no_image_here() {
     let (host, jobs) = (TestHost::new(), Jobs::start(JobServerKind::Ours).await);
-    let cloud = MoodyCloud::new(Mood::Refuses);
+    let cloud = FaultyCloud::new(DeletionFault::Refuses);
     let hook = host.script("hook", "exit 3");
     let keys = format!("    post-upload-hook: {}\n", hook.display());
     let text = host.config(&[("trusty", GOOD)], &keys);
@@ -159,7 +162,7 @@ async fn what_is_left_in_a_provider_that_has_left_keeps_no_image_here() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_an_upload_of_a_steward_leaves_is_the_stewards() {
     let (host, jobs) = (TestHost::new(), Jobs::start(JobServerKind::Ours).await);
-    let cloud = MoodyCloud::new(Mood::Refuses);
+    let cloud = FaultyCloud::new(DeletionFault::Refuses);
     let hook = host.script("hook", "exit 3");
     let keys = format!("    post-upload-hook: {}\n", hook.display());
     let config = parse(&host.config(&[("trusty", GOOD)], &keys));
@@ -169,7 +172,7 @@ async fn what_an_upload_of_a_steward_leaves_is_the_stewards() {
     let info = jobs.info("1").await;
     assert_eq!(info.uploads[0].state, UploadProgress::Failed(failure));
     jobs.call("image-delete:1", "").await.unwrap();
-    cloud.mood.send_replace(Mood::Willing);
+    cloud.mood.send_replace(DeletionFault::Willing);
     let job =
         json!({"image": "trusty", "image-id": "1", "managed": "s", "upload-id": "0000000001"});
     jobs.call("upload-delete:fake-cloud", &job.to_string())
@@ -180,8 +183,8 @@ async fn what_an_upload_of_a_steward_leaves_is_the_stewards() {
 }
 
 /// A worker that has uploaded an image to a cloud where no deletion ends.
-async fn with_a_hanging_cloud(host: &TestHost, jobs: &Jobs) -> (Arc<MoodyCloud>, TestWorker) {
-    let cloud = MoodyCloud::new(Mood::Hangs);
+async fn with_a_hanging_cloud(host: &TestHost, jobs: &Jobs) -> (Arc<FaultyCloud>, TestWorker) {
+    let cloud = FaultyCloud::new(DeletionFault::Hangs);
     let config = parse(&host.config(&[("trusty", GOOD)], ""));
     let worker = TestWorker::start(jobs, cloud.clone(), config).await;
     build(jobs, "1").await;
@@ -213,7 +216,7 @@ async fn a_cloud_that_hangs_keeps_nothing_else_waiting() {
     let last = MANAGED.replace("0000000001", "0000000010");
     jobs.json("image-upload:1", &last).await;
     jobs.call("image-delete:1", "").await.unwrap();
-    cloud.mood.send_replace(Mood::Willing);
+    cloud.mood.send_replace(DeletionFault::Willing);
     for job in waiting {
         soon("a deletion ends", job.wait()).await;
     }
@@ -234,7 +237,7 @@ async fn whoever_asks_for_the_same_deletion_joins() {
     .await;
     let second = jobs.client().submit(&request).await.unwrap();
     jobs.busy("upload-delete:fake-cloud", 2).await;
-    cloud.mood.send_replace(Mood::Willing);
+    cloud.mood.send_replace(DeletionFault::Willing);
     for job in [first, second] {
         let outcome = soon("the deletion ends", job.wait()).await;
         assert!(matches!(outcome, JobOutcome::Complete(_)), "{outcome:?}");
@@ -261,7 +264,7 @@ async fn what_has_no_file_is_not_offered_for_upload() {
     worker.stop().await;
     jobs.left().await;
 
-    // Nor what was damaged meanwhile.
+    // Nor a damaged file.
     std::fs::write(host.path("images/trusty-2.qcow2"), "").unwrap();
     let worker = TestWorker::start(&jobs, cloud, config).await;
     let offered = worker.handle.status().unwrap().functions;
@@ -282,7 +285,7 @@ async fn a_deletion_that_fails_half_way_is_finished_later() {
     let cloud = TestCloud::new(Simulate::default());
     let worker = TestWorker::start(&jobs, cloud.clone(), Arc::clone(&config)).await;
     build(&jobs, "1").await;
-    // What something is mounted on cannot be removed, and comes last.
+    // A mount point cannot be removed and is retried last.
     let Some(in_the_way) = SmallDisk::mount(&host.path("images/trusty-1.vmdk"), 1) else {
         return;
     };

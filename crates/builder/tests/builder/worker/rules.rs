@@ -1,4 +1,4 @@
-//! The rules of uploads, deletions and of what is offered.
+//! The rules of uploads, deletions and registered functions.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ async fn start(simulate: Simulate, keys: &str) -> (TestHost, Jobs, Arc<TestCloud
     (host, jobs, cloud, worker)
 }
 
-/// What an upload takes that ends when the time of the cloud jumps, and not before.
+/// The duration of an upload that ends only when the clock of the cloud is advanced.
 const LONG: Duration = Duration::from_secs(24 * 3600);
 
 fn slow_cloud() -> Simulate {
@@ -232,7 +232,7 @@ async fn an_image_is_not_deleted_while_it_is_uploaded() {
         .await
         .unwrap_err();
     assert_eq!(failure.kind, FailureKind::Unable);
-    // Whoever asks for the same joins.
+    // An identical request joins the running upload.
     let joined = jobs.client().submit(&request).await.unwrap();
     jobs.busy("image-upload:1", 2).await;
     cloud.jump(LONG);
@@ -374,7 +374,7 @@ async fn those_who_follow_a_log_and_go_leave_room_for_others() {
         let request = JobRequest::new("image-info:1", question);
         jobs.client().submit(&request).await.unwrap()
     };
-    // More than the worker answers at once, and nobody says that they are gone.
+    // More jobs than slots, from clients that disconnect silently.
     for _ in 0..8 {
         let first = soon("the log begins", ask(0).await.next()).await;
         assert_eq!(first, Some(JobEvent::Data("first\n".into())));

@@ -18,10 +18,10 @@ async fn a_worker_with_a_full_disk_takes_no_builds() {
     let worker = TestWorker::start(&jobs, TestCloud::new(Simulate::default()), parse(&full)).await;
     let offers = || worker.handle.status().unwrap().functions;
     assert_eq!(offers(), ["upload-delete:fake-cloud"]);
-    // Somebody has made room.
+    // Space was freed.
     worker.config.send_replace(parse(&roomy));
     jobs.offered("image-build:good").await;
-    // What a first build may need is for the operator to say.
+    // The operator configures the size estimate of a first build.
     let large = format!("{roomy}images-dir-limit: 1G\nimage-size-estimate: 2G\n");
     worker.config.send_replace(parse(&large));
     jobs.withdrawn("image-build:good").await;
@@ -34,7 +34,7 @@ async fn a_worker_with_a_full_disk_takes_no_builds() {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_room_a_build_is_not_begun() {
     let (host, jobs) = (TestHost::new(), Jobs::start(JobServerKind::Ours).await);
-    // Each is told that there is room, and only one fits.
+    // Each is offered space, and only one fits.
     let text = host.config(&[("one", "sleep 1000"), ("two", GOOD)], "")
         + "images-dir-limit: 3G\nimage-size-estimate: 2G\n";
     let worker =
@@ -102,7 +102,7 @@ async fn an_import_that_fits_reserves_its_space_once() {
         jobs.json("image-import:trusty", &job.to_string()).await;
         assert_eq!(jobs.info(id).await.state, LocalState::Ready);
     }
-    // There is room for nothing else, until something goes.
+    // There is no more space until an image is deleted.
     let tight = text.replace("images-dir-limit: 45M", "images-dir-limit: 40M");
     worker.config.send_replace(parse(&tight));
     jobs.withdrawn("image-import:trusty").await;

@@ -80,12 +80,12 @@ impl Transport for KillableTransport {
     }
 }
 
-struct MortalCloud {
+struct KillableCloud {
     cloud: Arc<TestCloud>,
     fuse: Arc<KillTrigger>,
 }
 
-impl Connector for MortalCloud {
+impl Connector for KillableCloud {
     fn connect(&self, _: &str, _: &Fake) -> Result<Arc<dyn Transport>, Error> {
         Ok(Arc::new(KillableTransport {
             transport: InProcess::new(Arc::clone(&self.cloud.world), PROVIDER),
@@ -132,7 +132,7 @@ impl StepTest {
         payload: &'static str,
     ) -> bool {
         let fuse = KillTrigger::new(at, moment);
-        let cloud = Arc::new(MortalCloud {
+        let cloud = Arc::new(KillableCloud {
             cloud: Arc::clone(&self.cloud),
             fuse: Arc::clone(&fuse),
         });
@@ -142,7 +142,7 @@ impl StepTest {
         died
     }
 
-    async fn heir(&self) -> TestWorker {
+    async fn successor(&self) -> TestWorker {
         TestWorker::start(&self.jobs, self.cloud.clone(), Arc::clone(&self.config)).await
     }
 }
@@ -215,7 +215,7 @@ async fn of_an_import() {
             let request = JobRequest::new(import, job.clone());
             let died = die_of(&fuse, &jobs, cloud.clone(), &config, &request).await;
             jobs.withdrawn(import).await;
-            let heir = TestWorker::start(&jobs, cloud, Arc::clone(&config)).await;
+            let successor = TestWorker::start(&jobs, cloud, Arc::clone(&config)).await;
             jobs.json(import, &job).await;
             let expected = [
                 "trusty-1.d",
@@ -232,7 +232,7 @@ async fn of_an_import() {
                     .then_some(())
             })
             .await;
-            heir.stop().await;
+            successor.stop().await;
             if !died {
                 assert!(at > 2, "there is more than one file to ask for");
                 break;
@@ -247,7 +247,7 @@ async fn of_a_steward() {
         for at in 0.. {
             let test = StepTest::new().await;
             let died = test.die(at, moment, "image-upload:1", MANAGED).await;
-            let heir = test.heir().await;
+            let successor = test.successor().await;
             let uploaded = test.jobs.json("image-upload:1", MANAGED).await;
             let images = test.cloud.uploads().await;
             assert_eq!(images.len(), 1, "{at} {moment:?}");
@@ -257,17 +257,17 @@ async fn of_a_steward() {
             );
 
             // The same for its removal.
-            heir.stop().await;
+            successor.stop().await;
             let gone = r#"{"image": "trusty", "image-id": "1", "managed": "s", "upload-id": "0000000001"}"#;
             test.die(at, moment, "upload-delete:fake-cloud", gone).await;
-            let heir = test.heir().await;
+            let successor = test.successor().await;
             test.jobs
                 .call("upload-delete:fake-cloud", gone)
                 .await
                 .unwrap();
             assert!(test.cloud.uploads().await.is_empty(), "{at} {moment:?}");
             assert!(test.jobs.info("1").await.uploads.is_empty());
-            heir.stop().await;
+            successor.stop().await;
             if !died {
                 assert!(at > 1, "there is more than one step");
                 break;
@@ -282,14 +282,14 @@ async fn of_nobody() {
         for at in 0.. {
             let test = StepTest::new().await;
             let died = test.die(at, moment, "image-upload:1", FOREIGN).await;
-            let heir = test.heir().await;
+            let successor = test.successor().await;
             if !died {
                 assert_eq!(
                     test.cloud.uploads().await.len(),
                     1,
                     "what was answered stays"
                 );
-                heir.stop().await;
+                successor.stop().await;
                 break;
             }
             until("what nobody looks after is gone", || async {
@@ -306,7 +306,7 @@ async fn of_nobody() {
                 .unwrap();
             assert!(test.cloud.uploads().await.is_empty());
             assert!(test.host.path("images/trusty-1.qcow2").exists());
-            heir.stop().await;
+            successor.stop().await;
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Builds of a worker that is not root, whose programs use sudo.
 //!
-//! It takes root to make what is root's, and somebody else to be unable to end it. So root runs the test again as
-//! nobody, with a `sudo` that needs no configuration: a script around a `setpriv` that is root's.
+//! The tests need root to create processes of root, and another user that cannot kill them. Root therefore runs each test again as
+//! user nobody, with a `sudo` that needs no configuration: a script around a setuid `setpriv`.
 
 use std::process::Command;
 
@@ -11,10 +11,10 @@ use super::*;
 
 const NOBODY: &str = "65534";
 
-/// Set where the test runs again.
+/// Set in the process that runs as user nobody.
 const AGAIN: &str = "NODEYARD_TEST_AS_NOBODY";
 
-/// True if this is nobody. Otherwise nobody has run the test of this name, which has succeeded.
+/// Returns whether this process runs as user nobody. Otherwise runs the test of this name in such a process.
 fn is_nobody(test: &str, may_kill: bool) -> bool {
     if std::env::var_os(AGAIN).is_some() {
         return true;
@@ -25,7 +25,7 @@ fn is_nobody(test: &str, may_kill: bool) -> bool {
     }
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
-    // By another process, since one may not be able to run at once what it has written; and for nobody else.
+    // Copied by another process, because a file that was just written by this one may be busy.
     let install = |words: &[&str], paths: &[&Path]| {
         let mut install = Command::new("install");
         let installed = install
@@ -66,10 +66,10 @@ fn is_nobody(test: &str, may_kill: bool) -> bool {
         )
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&again.stdout);
+    let output = String::from_utf8_lossy(&again.stdout);
     let errors = String::from_utf8_lossy(&again.stderr);
-    assert!(again.status.success(), "{said}{errors}");
-    assert!(said.contains("1 passed"), "{said}{errors}");
+    assert!(again.status.success(), "{output}{errors}");
+    assert!(output.contains("1 passed"), "{output}{errors}");
     false
 }
 

@@ -1,4 +1,4 @@
-//! What goes wrong between Zuul and an image, and what is not held against it.
+//! Failures of Zuul and of imports.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ async fn told(test: &ZuulTest, records: &Records, text: &str) -> String {
     .await
 }
 
-/// A steward that has seen what Zuul has, could do nothing about it, and is gone.
+/// Runs a steward that polls Zuul without a worker, and stops it.
 async fn seen_before(test: &ZuulTest, records: &Records) {
     let steward = test.steward().await;
     told(test, records, "no worker answers").await;
@@ -148,7 +148,7 @@ async fn what_was_of_no_use_is_tried_again_when_the_configuration_has_changed() 
     worker.stop().await;
 }
 
-/// Collects what this thread logs.
+/// Captures the log of this thread.
 #[derive(Clone, Default)]
 struct CapturedLog(Arc<Mutex<Vec<u8>>>);
 
@@ -272,7 +272,7 @@ async fn a_file_without_an_end_does_not_keep_others_out_for_ever() {
     told(&test, &records, " times: ").await;
     let tries = market(&records).await.bad["endless"].tries;
     assert!(tries >= 5, "{tries}");
-    // Whoever asks has it tried again, and is not left with nothing.
+    // A request retries the import, and still succeeds with another build.
     let before = test.zuul.asked_for(path);
     records.request().await;
     eventually("the other one is imported again", || async {
@@ -300,7 +300,7 @@ async fn a_build_is_found_below_many_that_are_of_no_use() {
     eventually("the good one is imported", || ready(&records, "good")).await;
     let why = test.why(&records).await;
     assert!(why.contains("Zuul's useless-0 is passed over"), "{why}");
-    // Now that it is here, there is nothing to look for below it.
+    // Once it is imported, older builds are not considered.
     test.zuul.publish("better", |_| {});
     let before = test.zuul.asked_for("skip=");
     records.request().await;
@@ -310,7 +310,7 @@ async fn a_build_is_found_below_many_that_are_of_no_use() {
     worker.stop().await;
 }
 
-/// Sends nothing of any file before something of each was asked for.
+/// Sends no file before all files were requested.
 fn impatient_store(files: BTreeMap<String, Vec<u8>>) -> WebServer {
     let asked_for: Mutex<BTreeSet<String>> = Mutex::default();
     WebServer::start(move |asked| {

@@ -1,4 +1,4 @@
-//! What is known of a build that retention has removed.
+//! The provenance of builds that were deleted by retention.
 
 use nodeyard_builder::steward::notes::ImageNotes;
 use nodeyard_model::{BuildId, Node, NodeState, UploadKey, layout};

@@ -10,7 +10,7 @@ use super::*;
 use crate::steward::fixtures::impatient;
 use crate::steward::kill::at_every_write;
 
-/// False if the steward had nothing left to do before it came to its end.
+/// Returns `false` if the steward completed its work before it was killed.
 async fn die(at: usize, moment: Moment, is_beside: bool) -> bool {
     let test = ZuulTest::new(TENANT).await;
     // Polls would be writes without an end.
@@ -48,7 +48,7 @@ async fn die(at: usize, moment: Moment, is_beside: bool) -> bool {
         }
     };
     victim.kill().await;
-    let heir = match beside {
+    let second = match beside {
         Some(beside) => beside,
         None => steward().await,
     };
@@ -62,7 +62,7 @@ async fn die(at: usize, moment: Moment, is_beside: bool) -> bool {
     let bad = market(&records).await.bad;
     let held_against = bad.values().filter(|bad| bad.tries == 0).count();
     assert_eq!(held_against, 0, "{at}, {moment:?}, {is_beside}: {bad:?}");
-    heir.stop().await;
+    second.stop().await;
     worker.stop().await;
     died
 }

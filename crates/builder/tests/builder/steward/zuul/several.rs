@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::*;
 
-/// An API without builds that takes its time: whoever asks waits for another one to ask at the same time.
+/// An API without builds that delays a response until a concurrent request arrives.
 struct Patient {
     server: WebServer,
     most: Arc<AtomicUsize>,
