@@ -93,16 +93,16 @@ impl fmt::Debug for StewardDependencies {
 #[derive(Debug)]
 pub struct Steward {
     options: Options,
-    parts: StewardDependencies,
+    dependencies: StewardDependencies,
     ready: watch::Sender<bool>,
 }
 
 impl Steward {
-    pub fn new(options: Options, parts: StewardDependencies) -> (Self, StewardHandle) {
+    pub fn new(options: Options, dependencies: StewardDependencies) -> (Self, StewardHandle) {
         let (ready, is_ready) = watch::channel(false);
         let steward = Self {
             options,
-            parts,
+            dependencies,
             ready,
         };
         (steward, StewardHandle { ready: is_ready })
@@ -113,10 +113,10 @@ impl Steward {
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), Error> {
         let Self {
             options,
-            parts,
+            dependencies,
             ready,
         } = self;
-        let registry = Registry::new(Arc::clone(&parts.tree));
+        let registry = Registry::new(Arc::clone(&dependencies.tree));
         let system = tokio::select! {
             system = prepare(&registry) => system?,
             () = shutdown.cancelled() => return Ok(()),
@@ -126,8 +126,8 @@ impl Steward {
         component.version = Some(options.version.clone());
         let registration = registry.components().register(&component)?;
         let directory = FunctionDirectory::start(options.servers.clone(), options.timing);
-        let ctx = StewardContext::new(registry.clone(), system, directory, options, &parts);
-        let result = ImageScheduler::new(ctx, parts.config, ready)
+        let ctx = StewardContext::new(registry.clone(), system, directory, options, &dependencies);
+        let result = ImageScheduler::new(ctx, dependencies.config, ready)
             .run(&shutdown)
             .await;
         let deregister = async {

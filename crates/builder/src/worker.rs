@@ -144,7 +144,7 @@ pub enum Error {
 #[derive(Debug)]
 pub struct Worker {
     options: Options,
-    parts: WorkerDependencies,
+    dependencies: WorkerDependencies,
     context: watch::Sender<Option<Weak<WorkerContext>>>,
 }
 
@@ -196,14 +196,14 @@ pub(crate) struct WorkerContext {
 }
 
 impl Worker {
-    pub fn new(options: Options, parts: WorkerDependencies) -> (Self, ImageWorkerHandle) {
+    pub fn new(options: Options, dependencies: WorkerDependencies) -> (Self, ImageWorkerHandle) {
         let context = watch::Sender::new(None);
         let handle = ImageWorkerHandle {
             context: context.subscribe(),
         };
         let worker = Self {
             options,
-            parts,
+            dependencies,
             context,
         };
         (worker, handle)
@@ -213,14 +213,14 @@ impl Worker {
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), Error> {
         let Self {
             options,
-            parts,
+            dependencies,
             context: publish,
         } = self;
         let WorkerDependencies {
             mut config,
             drivers,
             events,
-        } = parts;
+        } = dependencies;
         let first = config.borrow_and_update().clone();
         let repository = open(&options, &first).await?;
         let workers = [

@@ -40,7 +40,7 @@ impl Redactor {
         }
     }
 
-    /// What may be shown of all that came so far and was not shown yet.
+    /// Masks the next piece of the input and returns what can be shown so far.
     pub(super) fn pass<'p>(&mut self, piece: &'p [u8]) -> Cow<'p, [u8]> {
         if self.secrets.is_empty() {
             return Cow::Borrowed(piece);

@@ -62,11 +62,11 @@ impl StewardContext {
         system: Box<str>,
         directory: FunctionDirectory,
         options: Options,
-        parts: &StewardDependencies,
+        dependencies: &StewardDependencies,
     ) -> Self {
         Self {
             registry,
-            config: parts.config.clone(),
+            config: dependencies.config.clone(),
             directory,
             system: system.into(),
             hostname: options.hostname.into(),
@@ -74,7 +74,7 @@ impl StewardContext {
             cleans: options.cleans,
             timing: options.timing,
             pace: options.pace,
-            events: Arc::clone(&parts.events),
+            events: Arc::clone(&dependencies.events),
             zuul_sources: Arc::default(),
             uploads: Arc::new(Semaphore::new(options.uploads)),
         }

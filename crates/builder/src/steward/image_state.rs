@@ -82,11 +82,11 @@ async fn build(
     record: &Record,
     notes: &ImageNotes,
 ) -> Result<Option<(BuildId, Build)>> {
-    let place = path(layout::build(&key))?;
-    let Some(value) = readable(&place, record, ImageBuild::from_json) else {
+    let record_path = path(layout::build(&key))?;
+    let Some(value) = readable(&record_path, record, ImageBuild::from_json) else {
         return Ok(None);
     };
-    let below = children(tree, &place).await?;
+    let below = children(tree, &record_path).await?;
     let known = notes.builds.get(&key.build);
     let known = known.cloned().unwrap_or_default();
     let BuildNotes { asked, dropped, .. } = known;
@@ -129,14 +129,14 @@ async fn uploads(
             continue;
         }
         let Ok(id) = name.parse() else { continue };
-        let place = dir.join(&name)?;
-        let Some(value) = readable(&place, &record, ImageUpload::from_json) else {
+        let record_path = dir.join(&name)?;
+        let Some(value) = readable(&record_path, &record, ImageUpload::from_json) else {
             if !record.data.is_empty() {
                 build.unreadable += 1;
             }
             continue;
         };
-        let lock = place.join(layout::LOCK)?;
+        let lock = record_path.join(layout::LOCK)?;
         let locked =
             record.stat.num_children > 0 && !ext::child_names(tree, &lock).await?.is_empty();
         let upload = Upload {
@@ -151,7 +151,7 @@ async fn uploads(
 }
 
 fn readable<T>(
-    place: &TreePath,
+    record_path: &TreePath,
     record: &Record,
     parse: fn(&[u8]) -> Result<T, nodeyard_model::RecordError>,
 ) -> Option<T> {
@@ -162,7 +162,7 @@ fn readable<T>(
         Ok(value) => Some(value),
         Err(error) => {
             let error = &error as &dyn std::error::Error;
-            tracing::warn!(path = %place, error, "failed to parse record; ignoring it");
+            tracing::warn!(path = %record_path, error, "failed to parse record; ignoring it");
             None
         }
     }

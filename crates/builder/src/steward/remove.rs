@@ -31,10 +31,10 @@ impl StewardContext {
         let Attempt::Held(mut held) = images.lock_upload(&key, Patience::None).await? else {
             return Ok(WorkOutcome::Skipped);
         };
-        let place = (upload.provider.clone(), upload.upload);
+        let upload_key = (upload.provider.clone(), upload.upload);
         let unlock = |picture: &mut Picture| {
             let build = picture.builds.get_mut(&upload.build);
-            if let Some(upload) = build.and_then(|build| build.uploads.get_mut(&place)) {
+            if let Some(upload) = build.and_then(|build| build.uploads.get_mut(&upload_key)) {
                 upload.locked = false;
             }
         };

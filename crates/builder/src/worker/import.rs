@@ -194,8 +194,8 @@ impl ImportTask {
         };
         let download_progress = DownloadProgress::new(self.files.len());
         let fetches = self.files.iter().enumerate();
-        let fetches = fetches.map(|(place, wanted)| {
-            self.fetch(&fetch_context, wanted, download_progress.reporter(place))
+        let fetches = fetches.map(|(index, wanted)| {
+            self.fetch(&fetch_context, wanted, download_progress.reporter(index))
         });
         let mut fetches = std::pin::pin!(try_join_all(fetches));
         let fetched = loop {
@@ -243,16 +243,16 @@ impl ImportTask {
             "{format}: fetching {}, {}, from {url}",
             artifact.name, order.packing
         ));
-        let place = format!("{}.{format}", self.job.build.uuid);
-        let (place, target) = (
-            fetch_context.downloads.join(place),
+        let partial = format!("{}.{format}", self.job.build.uuid);
+        let (partial, target) = (
+            fetch_context.downloads.join(partial),
             fetch_context.target(format),
         );
         let repository = Some(fetch_context.repository);
         let fetched = download(
             fetch_context.client,
             &order,
-            &place,
+            &partial,
             &target,
             repository,
             &reporter,

@@ -9,7 +9,7 @@ use super::super::progress::AnnouncedProgress;
 use super::super::{LogLimits, Redactor};
 use super::*;
 
-/// So long that only a hang exceeds it.
+/// A timeout that only a hang exceeds.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 struct ProgramTest {
@@ -89,7 +89,7 @@ async fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
     timeout(PATIENCE, found).await.expect("never happened")
 }
 
-/// Gone, or dead and waiting for its parent, who may be anybody.
+/// Waits until the process is gone or a zombie.
 async fn is_gone(pid: Pid) {
     let stat = format!("/proc/{}/stat", pid.as_raw_nonzero());
     until(|| {
@@ -257,7 +257,7 @@ async fn endless_output_is_survived() {
     assert!(log.len() < (1 << 20) + (2 << 10), "{}", log.len());
     assert!(log.ends_with(b"the end\nExit code: 0\n"));
     let omitted = (256 << 20) - (1 << 20) - (1 << 10) + 21;
-    let note = format!("\n[nodeyard: {omitted} bytes are left out here]\n");
+    let note = format!("\n[nodeyard: {omitted} bytes omitted]\n");
     assert!(
         log.windows(note.len())
             .any(|window| window == note.as_bytes())

@@ -56,8 +56,8 @@ impl WorkStates {
                 _ => WorkState::Idle,
             };
             let provider = &report.provider;
-            let place = (image.clone(), provider.clone());
-            if self.uploads.insert(place, state) != Some(state) {
+            let key = (image.clone(), provider.clone());
+            if self.uploads.insert(key, state) != Some(state) {
                 self.events.uploading(image, provider, state);
             }
         }

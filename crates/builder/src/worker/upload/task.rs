@@ -67,11 +67,11 @@ impl UploadTask {
     ) -> Result<Self, TaskError> {
         let config = context.config();
         let image = &manifest.image;
-        let asked = order.image_name.as_ref().unwrap_or(image);
-        if asked != image {
+        let requested = order.image_name.as_ref().unwrap_or(image);
+        if requested != image {
             let id = &key.id;
             return Err(TaskError::refused(format!(
-                "image {id} was built for {image}, not for {asked}"
+                "image {id} was built for {image}, not for {requested}"
             )));
         }
         let (driver, owner) =
@@ -270,13 +270,13 @@ impl UploadTask {
         };
         let stop = self.context.stopping.child_token();
         let id = image.external_id.to_string();
-        let asked = hook::run(&self.context, hook, &self.key.provider, &id, file, &stop);
-        tokio::pin!(asked);
+        let hook_run = hook::run(&self.context, hook, &self.key.provider, &id, file, &stop);
+        tokio::pin!(hook_run);
         tokio::select! {
-            result = &mut asked => return result,
+            result = &mut hook_run => return result,
             () = tokio::time::sleep(limit) => stop.cancel(),
         }
-        asked.await
+        hook_run.await
     }
 
     async fn result(&self, image: UploadedImage) -> UploadResult {

@@ -367,7 +367,7 @@ async fn a_zuul_that_does_not_answer_is_explained_and_asked_again() {
         body: Body::Silence,
     };
     for (instead, reason) in [
-        (silence, "did not answer within"),
+        (silence, "did not respond within"),
         (page, "text/html instead of JSON"),
         (Reply::new(200, "{\"builds\": 1}"), "unexpected JSON"),
         (huge, "exceeds"),

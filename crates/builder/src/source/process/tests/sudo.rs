@@ -74,7 +74,7 @@ fn is_nobody(test: &str, may_kill: bool) -> bool {
 }
 
 impl ProgramTest {
-    /// With no patience.
+    /// Uses minimal grace periods.
     fn hasty() -> Arc<Self> {
         let mut test = Self::new();
         test.grace = (Duration::from_millis(50), Duration::from_millis(50));

@@ -361,7 +361,7 @@ async fn the_artifacts_of_a_build_are_fetched_at_the_same_time() {
     assert_eq!(formats, ["qcow2", "raw"]);
     let log = test.host.0.path().join(format!("logs/ubuntu-{id}.log"));
     let log = std::fs::read_to_string(log).unwrap();
-    assert_eq!(log.matches("has the digest").count(), 2, "{log}");
+    assert_eq!(log.matches("digest matches").count(), 2, "{log}");
     steward.stop().await;
     worker.stop().await;
 }
