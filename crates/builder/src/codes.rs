@@ -1,4 +1,4 @@
-//! Which errors have which code.
+//! The error codes of this crate.
 
 use nodeyard_model::{Coded, ErrorCode};
 

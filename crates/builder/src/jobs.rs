@@ -1,4 +1,4 @@
-//! The gearman functions of image work and what travels with them.
+//! The gearman functions for image jobs and their payloads.
 //!
 //! | function | caller sends | caller gets |
 //! |---|---|---|
@@ -10,11 +10,11 @@
 //! | `image-cancel:<id>` | nothing | nothing |
 //! | `upload-delete:<provider>` | [`UploadDeleteJob`] | nothing |
 //!
-//! Payloads are JSON objects. Those for building, uploading and deleting are older than this program: a client that sends only the
-//! keys it knew (`image-id`; `provider` and `image-name`; anything at all) is served, and keys that nobody here
-//! knows are passed over. Whatever a call says, credentials never travel: a worker uses its own.
+//! Payloads are JSON objects. Payloads of Nodepool clients are accepted: a build needs only `image-id`, an upload only
+//! `provider` and `image-name`, a deletion nothing. Unknown keys are ignored. Payloads never contain credentials; a worker
+//! uses its own.
 //!
-//! A job that fails sends, as its last data, one line with a [`Failure`].
+//! A failed job sends, as its last data, one line with a [`JobFailure`].
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,7 +25,7 @@ use nodeyard_model::{ImageName, ProviderName, Timestamp, UploadId};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// A function of ours, from or to its name in gearman.
+/// A gearman function for image jobs.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Function {
     Build(ImageName),
@@ -38,7 +38,7 @@ pub enum Function {
 }
 
 impl Function {
-    /// None for functions of others and for names that nothing can have.
+    /// Parses a gearman function name. Returns `None` for unknown functions and invalid names.
     pub fn parse(name: &str) -> Option<Self> {
         let (kind, rest) = name.split_once(':')?;
         match kind {
@@ -55,7 +55,7 @@ impl Function {
 }
 
 impl Function {
-    /// Whether it belongs to one image, and so is of no use when that is gone.
+    /// Returns whether the function belongs to a single image and is unused once that image is deleted.
     pub(crate) fn is_of_image(&self) -> bool {
         match self {
             Self::Upload(_) | Self::Delete(_) | Self::Info(_) | Self::Cancel(_) => true,
@@ -82,13 +82,13 @@ impl fmt::Display for Function {
 #[serde(rename_all = "kebab-case")]
 pub struct BuildJob {
     pub image_id: ImageId,
-    /// The installation whose steward asks and looks after the image from now on.
+    /// The id of the installation whose steward manages the image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub managed: Option<Box<str>>,
-    /// What to build; empty for what the worker's own configuration says.
+    /// The formats to build; if empty, those of the worker's configuration.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub formats: Vec<Box<str>>,
-    /// Whether the log is to be sent line by line.
+    /// Whether to send the log line by line.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stream: bool,
 }
@@ -100,29 +100,29 @@ pub struct BuildResult {
     pub builder: Box<str>,
     pub builder_id: Box<str>,
     pub formats: BTreeMap<Box<str>, FormatInfo>,
-    /// Where it was fetched from, and what was checked.
+    /// The origin of an imported image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provenance: Option<Provenance>,
 }
 
-/// What to fetch. How to log in, and what is allowed, only the worker's own configuration says.
+/// The artifacts to import. Credentials and restrictions come from the worker's own configuration.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct ImportJob {
     pub image_id: ImageId,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub managed: Option<Box<str>>,
-    pub build: ZuulBuild,
+    pub build: ZuulBuildInfo,
     /// By format.
     pub artifacts: BTreeMap<Box<str>, ImportArtifact>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stream: bool,
 }
 
-/// A build of Zuul.
+/// Identifies a Zuul build.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub struct ZuulBuild {
+pub struct ZuulBuildInfo {
     pub uuid: Box<str>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end_time: Option<Timestamp>,
@@ -146,20 +146,20 @@ pub struct ZuulBuild {
 #[serde(rename_all = "kebab-case")]
 pub struct ImportArtifact {
     pub name: Box<str>,
-    /// With its query, which may be a signature.
+    /// The URL, including its query, which may be a signature.
     pub url: Box<str>,
     #[serde(default)]
     pub metadata: serde_json::Map<String, serde_json::Value>,
 }
 
-/// Where an image comes from: the build of Zuul, and each file as it was fetched.
+/// The origin of an imported image: the Zuul build and the files that were fetched.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Provenance {
     pub api_url: Box<str>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<Box<str>>,
-    pub build: ZuulBuild,
+    pub build: ZuulBuildInfo,
     pub fetched: Timestamp,
     pub artifacts: BTreeMap<Box<str>, ArtifactProvenance>,
 }
@@ -168,42 +168,42 @@ pub struct Provenance {
 #[serde(rename_all = "kebab-case")]
 pub struct ArtifactProvenance {
     pub name: Box<str>,
-    /// Without its query.
+    /// The URL without its query.
     pub url: Box<str>,
     pub packing: Packing,
-    /// As it was sent, and as it is now.
+    /// The content as received (`sent`) and after unpacking (`plain`).
     pub sent: ContentInfo,
     pub plain: ContentInfo,
-    /// What was promised, and held.
+    /// The published digests, which matched.
     pub promised: Digests,
-    /// Whether nobody looked at what was promised, since `checksum` is `off`.
+    /// Whether the digest was not checked because `checksum` is `off`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unchecked: bool,
-    /// The key that has signed it, by the SHA-256 of its public part.
+    /// The SHA-256 of the public key that signed the artifact.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signed_by: Option<Box<str>>,
 }
 
 impl ArtifactProvenance {
-    /// What is known of its bytes, for people.
+    /// Describes how the digest was checked, for display.
     pub fn verdict(&self) -> &'static str {
         if self.unchecked {
-            "its digest was not looked at, since checksum is off"
+            "digest not checked (checksum is off)"
         } else if self.promised.is_empty() {
-            "no digest was promised"
+            "no digest was published"
         } else {
-            "has the digest that was promised"
+            "digest matches the published one"
         }
     }
 }
 
-/// One file of an image.
+/// A file of an image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct FormatInfo {
-    /// Of the file, holes included.
+    /// The apparent size, including holes.
     pub size: u64,
-    /// On disk.
+    /// The space used on disk.
     pub allocated: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub md5: Option<Box<str>>,
@@ -215,18 +215,18 @@ pub struct FormatInfo {
 #[serde(rename_all = "kebab-case")]
 pub struct UploadJob {
     pub provider: ProviderName,
-    /// The image as the provider's section of the configuration calls it. Absent means the image that was built.
+    /// The image name in the provider's configuration; defaults to the name of the built image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_name: Option<ImageName>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub managed: Option<Box<str>>,
-    /// The record of this upload; comes with `managed`.
+    /// The id of the upload record; requires `managed`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upload_id: Option<UploadId>,
-    /// What to call the image in the cloud, if not by the provider's own pattern.
+    /// The image name in the cloud, overriding the provider's name template.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub external_name: Option<Box<str>>,
-    /// In addition to what the worker's configuration says, and stronger.
+    /// Metadata that is added to and overrides the worker's configuration.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metadata: BTreeMap<String, String>,
 }
@@ -242,7 +242,7 @@ pub struct UploadResult {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct DeleteJob {
-    /// Only these files, and the rest stays; empty for the whole image.
+    /// The formats to delete; if empty, the whole image.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub formats: Vec<Box<str>>,
 }
@@ -250,15 +250,15 @@ pub struct DeleteJob {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct InfoJob {
-    /// Send the build's log as data, from this byte on.
+    /// Sends the build log as data, starting at this byte.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log_from: Option<u64>,
-    /// With the log: stay for a while, to tell what comes.
+    /// Keeps sending the log as it grows, up to a time limit.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub follow: bool,
 }
 
-/// What a worker knows of an image that it holds or makes.
+/// The state of an image on a worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct ImageInfo {
@@ -276,16 +276,16 @@ pub struct ImageInfo {
     pub provenance: Option<Provenance>,
     /// Why the build failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub failure: Option<Failure>,
-    /// The uploads that were asked for, as far as this worker remembers.
+    pub failure: Option<JobFailure>,
+    /// The uploads recorded in the manifest.
     #[serde(default)]
     pub uploads: Vec<UploadInfo>,
-    /// To those who follow a log that has not ended: the byte to ask for next.
+    /// The byte to continue from when following a log that has not ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log_next: Option<u64>,
 }
 
-/// Where an image is in its life on a worker.
+/// The lifecycle state of an image on a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LocalState {
@@ -309,11 +309,11 @@ pub struct UploadInfo {
 pub enum UploadProgress {
     Uploading,
     Ready(UploadResult),
-    Failed(Failure),
+    Failed(JobFailure),
 }
 
-/// How long a cloud may take to delete an image. A worker then gives up, so that it has slots for other clouds; a
-/// steward waits a little longer, to hear of it.
+/// The time limit for deleting an image from a cloud. The worker then frees its slot; a steward waits slightly longer to
+/// receive the result.
 pub(crate) const CLOUD_DELETION: Duration = Duration::from_secs(600);
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -321,7 +321,7 @@ pub(crate) const CLOUD_DELETION: Duration = Duration::from_secs(600);
 pub struct UploadDeleteJob {
     pub image: ImageName,
     pub image_id: ImageId,
-    /// Absent when the answer to the upload was lost: then the worker looks for what carries the upload's id.
+    /// Absent if the result of the upload was lost; the worker then finds the image by the upload id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub external_id: Option<Box<str>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -334,31 +334,31 @@ pub struct UploadDeleteJob {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "kebab-case")]
 #[error("{reason}")]
-pub struct Failure {
+pub struct JobFailure {
     pub reason: String,
     pub kind: FailureKind,
-    /// What the program of a build ended with; negative for a signal.
+    /// The exit code of the build program; negative for a signal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
 }
 
-/// What a caller can do about it.
+/// Classifies a failure by what the caller can do about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FailureKind {
-    /// The call itself is wrong: the same call will fail again.
+    /// The request is invalid and will fail again.
     Refused,
-    /// This worker cannot do it now (its disk is full, say); another may.
+    /// This worker cannot do it now, for example because its disk is full; another one may.
     Unable,
-    /// The worker was stopped meanwhile. The same call may be repeated at once.
+    /// The worker was stopped. The request can be repeated at once.
     Interrupted,
-    /// The work was done and went wrong.
+    /// The work failed.
     Failed,
-    /// What is asked for is not here.
+    /// The requested image does not exist on this worker.
     Missing,
 }
 
-impl Failure {
+impl JobFailure {
     pub fn new(kind: FailureKind, reason: impl Into<String>) -> Self {
         Self {
             reason: reason.into(),
@@ -367,12 +367,12 @@ impl Failure {
         }
     }
 
-    /// A failure that no worker has explained: nothing speaks against another try.
+    /// Creates a failure that can be retried.
     pub(crate) fn unable(reason: impl Into<String>) -> Self {
         Self::new(FailureKind::Unable, reason)
     }
 
-    /// As the one line that is sent.
+    /// Serializes the failure as the line sent at the end of a failed job.
     pub fn to_line(&self) -> Vec<u8> {
         let mut line = b"{\"failure\":".to_vec();
         line.extend(to_payload(self));
@@ -380,47 +380,47 @@ impl Failure {
         line
     }
 
-    /// From the data of a failed job, which may have log lines before it.
+    /// Parses the data of a failed job; log lines before the failure are ignored.
     pub fn from_data(data: &[u8]) -> Option<Self> {
         #[derive(Deserialize)]
-        struct Line {
-            failure: Failure,
+        struct FailureLine {
+            failure: JobFailure,
         }
         let last = data
             .strip_suffix(b"\n")
             .unwrap_or(data)
             .rsplit(|byte| *byte == b'\n')
             .next()?;
-        let line: Line = serde_json::from_slice(last).ok()?;
+        let line: FailureLine = serde_json::from_slice(last).ok()?;
         Some(line.failure)
     }
 }
 
-/// A payload that is not what its function takes.
+/// A payload that could not be parsed.
 #[derive(Debug, thiserror::Error)]
-#[error("the payload of {function} is not the JSON object it takes")]
-pub struct BadPayload {
+#[error("invalid payload for {function}")]
+pub struct InvalidPayload {
     function: String,
     #[source]
     source: serde_json::Error,
 }
 
-/// What a caller sent. Nothing, `""` and `null` say as much as an empty object.
+/// Parses a payload. No data, `""` and `null` are treated as an empty object.
 pub fn from_payload<P: DeserializeOwned>(
     function: impl fmt::Display,
     payload: &[u8],
-) -> Result<P, BadPayload> {
-    let said = match payload.trim_ascii() {
+) -> Result<P, InvalidPayload> {
+    let data = match payload.trim_ascii() {
         b"" | b"\"\"" | b"null" => b"{}",
-        said => said,
+        data => data,
     };
-    serde_json::from_slice(said).map_err(|source| BadPayload {
+    serde_json::from_slice(data).map_err(|source| InvalidPayload {
         function: function.to_string(),
         source,
     })
 }
 
-/// What to send. These types have only keys and values that JSON has.
+/// Serializes a payload.
 pub fn to_payload(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(value).unwrap_or_default()
 }
@@ -444,13 +444,13 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_no_id() {
+    fn a_path_is_rejected_as_an_id() {
         let escape = br#"{"image-id": "../../etc/passwd"}"#;
         assert!(from_payload::<BuildJob>("f", escape).is_err());
     }
 
     #[test]
-    fn functions_are_found_again_by_their_names() {
+    fn function_names_round_trip() {
         let id: ImageId = "a.b-c".parse().unwrap();
         for function in [
             Function::Build("trusty:x".parse().unwrap()),
@@ -467,15 +467,15 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_found_behind_the_log() {
-        let failure = Failure {
+    fn a_failure_is_parsed_after_log_lines() {
+        let failure = JobFailure {
             exit_code: Some(-9),
-            ..Failure::new(FailureKind::Unable, "the disk\nis full")
+            ..JobFailure::new(FailureKind::Unable, "the disk\nis full")
         };
         let mut data = b"log line\n{\"failure\": broken\n".to_vec();
         data.extend(failure.to_line());
-        assert_eq!(Failure::from_data(&data), Some(failure));
-        assert_eq!(Failure::from_data(b"log line\n"), None);
-        assert_eq!(Failure::from_data(b""), None);
+        assert_eq!(JobFailure::from_data(&data), Some(failure));
+        assert_eq!(JobFailure::from_data(b"log line\n"), None);
+        assert_eq!(JobFailure::from_data(b""), None);
     }
 }

@@ -1,8 +1,8 @@
-//! The services that make images.
+//! The services that build and upload images.
 //!
-//! A worker does the work: it builds, converts, uploads and deletes, and holds the files. A steward decides what
-//! is to be done and writes the records. They meet in gearman only, by the functions and payloads of [`jobs`]; that
-//! is what lets a worker sit on any host, without the store.
+//! A worker builds, converts, uploads and deletes images and holds their files. A steward decides what to do and writes the
+//! records. They communicate only through gearman, with the functions and payloads of [`jobs`], so a worker runs on any
+//! host without access to the store.
 
 mod codes;
 pub mod jobs;

@@ -1,13 +1,12 @@
-//! The ways an image is made.
+//! Image sources: the ways to build an image.
 //!
-//! A [`Source`] makes files; everything else is the worker's business: which image, where, whether there is room,
-//! how long it may take, what becomes of the files. docs/image-sources.md shows how to write one.
+//! A [`Source`] creates files. The worker handles everything else: disk space, time limits and what happens to the files.
+//! docs/image-sources.md shows how to write a source.
 //!
-//! * `dib`: diskimage-builder, called as Nodepool calls it.
-//! * `command`: any program that keeps a small contract.
+//! * `dib`: runs diskimage-builder in the same way as Nodepool.
+//! * `command`: runs any program that follows a small contract.
 //!
-//! Both are programs, and `process` runs them: with their output in the [`Console`], and with nothing of them left
-//! when they end or are ended.
+//! Both are run by `process`, which writes their output to the [`BuildConsole`] and kills all their processes at the end.
 
 mod command;
 mod console;
@@ -28,42 +27,42 @@ use nodeyard_image::ImageId;
 use nodeyard_model::ImageName;
 use tokio_util::sync::CancellationToken;
 
-pub use command::Command;
-pub use console::{Console, LogLimits, LogState, prune};
-pub use dib::Dib;
-pub use leftovers::end_leftovers;
+pub use command::CommandSource;
+pub use console::{BuildConsole, LogLimits, LogState, prune_logs};
+pub use dib::DibSource;
+pub use leftovers::kill_leftovers;
 pub use redact::Redactor;
 
-/// One way an image is made.
+/// Builds images.
 #[async_trait]
 pub trait Source: fmt::Debug + Send + Sync {
-    /// Makes the files of an order, [`BuildOrder::file`] for each of its formats.
+    /// Creates the files of an order, [`BuildOrder::file`] for each of its formats.
     ///
-    /// `stop` is cancelled when the time is up or the worker stops. Then, and also when the call is dropped, whatever
-    /// was started must end soon. Files that are left after an error are removed by the caller.
+    /// `stop` is cancelled on timeout or when the worker stops. Then, and also when the future is dropped, everything that
+    /// was started must end soon. The caller removes files that are left after an error.
     async fn make(
         &self,
         order: &BuildOrder,
-        console: &mut Console,
+        console: &mut BuildConsole,
         stop: &CancellationToken,
     ) -> Result<(), SourceError>;
 }
 
-/// What is to be made.
+/// Describes the image to build.
 #[derive(Debug, Clone)]
 pub struct BuildOrder {
     pub image: ImageName,
     pub id: ImageId,
-    /// Path of the files without their extension. Nothing has this name yet, and nothing else begins with it.
+    /// The path of the files without their extension. No existing file name begins with it.
     pub base: PathBuf,
     /// Sorted, never empty.
     pub formats: Vec<Box<str>>,
-    /// Where elements are looked for, from the configuration.
+    /// The search path for elements, from the configuration.
     pub elements_path: Option<Box<str>>,
 }
 
 impl BuildOrder {
-    /// Where the file of a format is expected.
+    /// Returns the path of the file for a format.
     pub fn file(&self, format: &str) -> PathBuf {
         let mut path = self.base.clone().into_os_string();
         path.push(".");
@@ -74,9 +73,9 @@ impl BuildOrder {
 
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
-    #[error("the image's command is not one: it is empty, or a quote is not closed")]
+    #[error("invalid build command: it is empty or has an unclosed quote")]
     NotACommand,
-    #[error("{program} cannot be started; it must be installed and executable on this worker")]
+    #[error("failed to start {program}; it must be installed and executable on this worker")]
     Start {
         program: Box<str>,
         #[source]
@@ -86,21 +85,21 @@ pub enum SourceError {
     Exit { program: Box<str>, code: i32 },
     #[error("{program} was ended by signal {signal}")]
     Signal { program: Box<str>, signal: i32 },
-    /// Because the caller said so.
+    /// The caller cancelled the build.
     #[error("the build was stopped")]
     Stopped,
-    /// Because the caller said so; but not all of it.
+    /// The caller cancelled the build, but some processes are still running.
     #[error(
-        "processes of it run on, since they are another user's and `sudo -n kill` may not end them: {processes}"
+        "processes of the build are still running because they belong to another user and `sudo -n kill` is not permitted: {processes}"
     )]
     StillRuns { processes: Box<str> },
-    /// Of sources that are no programs.
+    /// An error of a source that does not run a program.
     #[error(transparent)]
     Other(Box<dyn std::error::Error + Send + Sync>),
 }
 
 impl SourceError {
-    /// As Python writes it: negative for a signal.
+    /// Returns the exit code; negative for a signal, as in Python.
     pub fn exit_code(&self) -> Option<i32> {
         match self {
             Self::Exit { code, .. } => Some(*code),
@@ -110,11 +109,11 @@ impl SourceError {
     }
 }
 
-/// The source that an image's configuration names.
+/// Creates the source that is configured for an image.
 pub fn from_config(build: &config::BuildConfig) -> Box<dyn Source> {
     match build.builder {
-        config::BuilderKind::Dib => Box::new(Dib::new(build)),
-        config::BuilderKind::Command => Box::new(Command::new(build)),
+        config::BuilderKind::Dib => Box::new(DibSource::new(build)),
+        config::BuilderKind::Command => Box::new(CommandSource::new(build)),
     }
 }
 
@@ -122,7 +121,7 @@ pub fn from_config(build: &config::BuildConfig) -> Box<dyn Source> {
 mod tests {
     use super::*;
 
-    /// As docs/image-sources.md has it.
+    /// The example of docs/image-sources.md.
     #[derive(Debug)]
     struct Fetch {
         from: PathBuf,
@@ -133,11 +132,11 @@ mod tests {
         async fn make(
             &self,
             order: &BuildOrder,
-            console: &mut Console,
+            console: &mut BuildConsole,
             stop: &CancellationToken,
         ) -> Result<(), SourceError> {
             for (done, format) in order.formats.iter().enumerate() {
-                console.say(&format!("copying {format}")).await;
+                console.write_line(&format!("copying {format}")).await;
                 let copy = tokio::fs::copy(self.from.with_extension(&**format), order.file(format));
                 tokio::select! {
                     copied = copy => copied.map_err(|error| SourceError::Other(error.into()))?,
@@ -150,11 +149,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_source_is_written_in_an_afternoon() {
+    async fn an_example_source_builds_an_image() {
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name);
         std::fs::write(path("golden.raw"), "image").unwrap();
-        let log = Console::open(path("log"), LogLimits::default(), Redactor::default());
+        let log = BuildConsole::open(path("log"), LogLimits::default(), Redactor::default());
         let mut console = log.await.unwrap();
         let order = BuildOrder {
             image: "a".parse().unwrap(),

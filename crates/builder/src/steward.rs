@@ -1,49 +1,48 @@
-//! The steward: looks after images from the wish for one to the deletion of the last trace of it.
+//! The steward: reconciles the images of the configuration with their records, workers and clouds.
 //!
 //! ```text
-//!      store ──events──►  desk ──► plan (pure)
+//!      store ──events──► scheduler ──► plan (pure)
 //!                          │
 //!               per action │
 //!                          ▼
-//!    build · import · upload · settle · remove      each under the lock that belongs to it
+//!    build · import · upload · recover · remove     each under its own lock
 //!            │                 │
 //!          store            gearman ─────► workers
 //! ```
 //!
-//! Every builder process that has a store has one, and any number may run beside each other and beside Python
-//! builders: there is no election. What keeps them apart are the locks of the records. The desk looks at an image
-//! when something about it has changed and starts what the plan asks for; whoever carries it out takes the lock,
-//! draws the picture of the image again, and asks the plan again. So nothing is decided on an old picture.
+//! Every builder process that has a store runs one. Any number of stewards and Python builders can run at the same time without
+//! an election, because the locks of the records exclude each other. The scheduler evaluates an image when something about it
+//! has changed and starts the actions of its plan. Each action takes its lock, reads the state of the image again and checks
+//! that the plan still contains the action, so no decision is based on outdated state.
 //!
-//! # Nothing is kept in memory that a restart would miss
+//! # Recovery
 //!
-//! A record is written before its job is submitted. A job whose answer does not come (its worker, its job server or
-//! its steward is gone, the answer is garbled) is asked after: from the start of a job its worker answers
-//! `image-info:<id>`. Only when nobody has answered for a while is the work given up as lost. What a steward
-//! leaves behind, in whatever state, another one finds as a record whose lock is free.
+//! A record is written before its job is submitted. If the result of a job is lost, because its worker, job server or steward
+//! failed, the steward queries `image-info:<id>`, which a worker serves from the start of a job. The work is considered lost
+//! only if no worker has responded for a while. Work of a failed steward is found by another one as a record whose lock is
+//! free.
 //!
-//! What Nodepool's records have no room for (why something failed and how often, which files are gone) is in
-//! [`notes`], how far a job is in [`progress`], and what launchers are told of an image in `report`, all below
-//! `/nodeyard`.
+//! State that does not fit into Nodepool's records is stored below `/nodeyard`: failures and deleted files in [`notes`], the
+//! progress of jobs in [`progress`], and the state of images for launchers in `report`.
 
 mod build;
 mod calls;
-mod claim;
 mod context;
-mod desk;
 mod error;
 mod events;
 mod functions;
 mod handle;
-mod inquiry;
+mod image_state;
 pub mod notes;
 mod options;
 mod orphans;
-mod picture;
 mod policy;
 pub mod progress;
+mod recovery;
 mod remove;
+mod renewable_lock;
 mod report;
+mod scheduler;
 mod unused_functions;
 mod upload;
 mod zuul;
@@ -60,30 +59,30 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 pub use error::Error;
-pub use events::{BuildEnded, Events, NoEvents, WorkState};
-pub use functions::Functions;
-pub use handle::Handle;
-pub use options::{Options, Timing};
-pub use picture::{draw, known_images};
+pub use events::{BuildEnded, NoopStewardEvents, StewardEvents, WorkState};
+pub use functions::RegisteredFunctions;
+pub use handle::StewardHandle;
+pub use image_state::{known_images, load_image_state};
+pub use options::{Options, StewardTiming};
 pub use zuul::read_market;
 
-use context::Context;
-use desk::Desk;
-use functions::Directory;
+use context::StewardContext;
+use functions::FunctionDirectory;
+use scheduler::ImageScheduler;
 
-/// How long a steward that ends may take to say so to the store.
-const FAREWELL: Duration = Duration::from_secs(5);
+/// The time limit for deregistering from the store when the steward ends.
+const DEREGISTER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a steward works with.
+/// The services that a steward uses.
 #[derive(Clone)]
-pub struct Parts {
+pub struct StewardDependencies {
     pub tree: Arc<dyn Tree>,
-    /// The configuration in force, and those that follow it.
+    /// The current configuration and its updates.
     pub config: watch::Receiver<Arc<Config>>,
-    pub events: Arc<dyn Events>,
+    pub events: Arc<dyn StewardEvents>,
 }
 
-impl fmt::Debug for Parts {
+impl fmt::Debug for StewardDependencies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Parts")
             .field("tree", &self.tree)
@@ -94,30 +93,30 @@ impl fmt::Debug for Parts {
 #[derive(Debug)]
 pub struct Steward {
     options: Options,
-    parts: Parts,
+    dependencies: StewardDependencies,
     ready: watch::Sender<bool>,
 }
 
 impl Steward {
-    pub fn new(options: Options, parts: Parts) -> (Self, Handle) {
+    pub fn new(options: Options, dependencies: StewardDependencies) -> (Self, StewardHandle) {
         let (ready, is_ready) = watch::channel(false);
         let steward = Self {
             options,
-            parts,
+            dependencies,
             ready,
         };
-        (steward, Handle { ready: is_ready })
+        (steward, StewardHandle { ready: is_ready })
     }
 
-    /// Works until `shutdown`, or until the store is closed. The store stays open. Jobs under way are left to
-    /// their workers and records; whoever comes next finds them.
+    /// Runs until `shutdown`, or until the store is closed. The store stays open. Running jobs continue at their workers and
+    /// are resumed by the next steward.
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), Error> {
         let Self {
             options,
-            parts,
+            dependencies,
             ready,
         } = self;
-        let registry = Registry::new(Arc::clone(&parts.tree));
+        let registry = Registry::new(Arc::clone(&dependencies.tree));
         let system = tokio::select! {
             system = prepare(&registry) => system?,
             () = shutdown.cancelled() => return Ok(()),
@@ -126,15 +125,17 @@ impl Steward {
         component.state = ComponentState::Running;
         component.version = Some(options.version.clone());
         let registration = registry.components().register(&component)?;
-        let directory = Directory::start(options.servers.clone(), options.timing);
-        let ctx = Context::new(registry.clone(), system, directory, options, &parts);
-        let result = Desk::new(ctx, parts.config, ready).run(&shutdown).await;
-        let farewell = async {
+        let directory = FunctionDirectory::start(options.servers.clone(), options.timing);
+        let ctx = StewardContext::new(registry.clone(), system, directory, options, &dependencies);
+        let result = ImageScheduler::new(ctx, dependencies.config, ready)
+            .run(&shutdown)
+            .await;
+        let deregister = async {
             registration.end().await;
             registry.locks().settled().await;
         };
-        // Without a connection both go with the session.
-        let _ = tokio::time::timeout(FAREWELL, farewell).await;
+        // Without a connection both end with the session.
+        let _ = tokio::time::timeout(DEREGISTER_TIMEOUT, deregister).await;
         result
     }
 }

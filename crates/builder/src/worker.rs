@@ -1,39 +1,39 @@
-//! The worker: does image work for whoever asks by gearman, and holds the files.
+//! The worker: runs image jobs from gearman and holds the files of images.
 //!
 //! ```text
 //!                         gearman servers
 //!    image-build    │  image-upload   │  upload-delete  │  image-info
 //!    image-import   │  image-delete   │                 │
-//! ┌───────▼─────────────────▼────── answer ───▼────────────────▼──────┐
+//! ┌───────▼─────────────────▼───── handler ───▼────────────────▼──────┐
 //! │ build, import     upload, delete    upload_delete        info     │
 //! └────┬───────┬─────────┬───────┬─────────────┬───────────────┬──────┘
 //!   source  download  drivers    │          drivers            │
 //!      └───────┴───────────► repository ◄──────────────────────┘
 //! ```
 //!
-//! Each column has slots of its own.
+//! Each column has its own slots.
 //!
-//! Builds, uploads and deletions from clouds are `works`: they go on when the caller or the job server is lost, and
-//! whoever asks for the same again joins. What came of them is in the repository's manifests, so that a later question,
-//! also after a restart, finds the answer. The worker needs no store, and uses no credentials but its own.
+//! Builds, uploads and deletions from clouds are `shared_tasks`: they continue if the caller or the job server is lost, and a
+//! repeated request joins the running task. Their results are recorded in the manifests of the repository and survive a
+//! restart. The worker does not access the store and uses only its own credentials.
 
-mod answer;
 mod build;
 pub mod cloud;
 mod delete;
-mod drivers;
+mod driver_cache;
 mod events;
 mod follow;
 mod functions;
+mod handler;
 mod hook;
 mod import;
 mod info;
-mod problem;
 mod provider;
+mod shared_tasks;
+mod task_error;
 mod upload;
 mod upload_delete;
 mod withheld;
-mod works;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -56,45 +56,44 @@ use tokio_util::task::TaskTracker;
 
 use crate::source::{self, LogLimits, Redactor};
 
-pub use events::{Events, NoEvents};
+pub use events::{NoopWorkerEvents, WorkerEvents};
 
-use build::Builds;
-use drivers::Drivers;
-use functions::Functions;
-use upload::Uploads;
-use upload_delete::Removals;
+use build::RunningBuilds;
+use driver_cache::DriverCache;
+use functions::OfferedFunctions;
+use upload::RunningUploads;
+use upload_delete::CloudDeletions;
 use withheld::Withheld;
 
-/// How long builds get to clean up when the worker stops; a little more than a program gets from its source.
+/// The time limit for builds to clean up when the worker stops; slightly longer than that of their programs.
 const STOP_GRACE: Duration = Duration::from_secs(50);
 
-/// How long it is known why a build failed that no steward asked for.
-const FAILURES_KEPT: Duration = Duration::from_secs(24 * 60 * 60);
+/// How long the failure of a build that is not managed by a steward is kept.
+const FAILURE_RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// How long a predecessor that was killed may take until the system has taken its files away.
-const PREDECESSOR: Duration = Duration::from_secs(5);
+/// How long to wait for the repository lock of a killed predecessor.
+const REPOSITORY_LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The name of this host, as records hold it.
+    /// The name of this host, as in records.
     pub hostname: Box<str>,
-    /// Builds at once.
+    /// The maximum number of concurrent builds.
     pub build_workers: usize,
-    /// Uploads and deletions of files at once, and as many deletions from clouds.
+    /// The maximum number of concurrent uploads and file deletions, and of concurrent deletions from clouds.
     pub upload_workers: usize,
-    /// Questions at once. They are answered during builds.
+    /// The maximum number of concurrent `image-info` and `image-cancel` jobs.
     pub info_workers: usize,
-    /// How long a log is followed for one question; whoever follows it longer asks again.
+    /// How long a single job follows a log; the client then submits another one.
     pub follow_limit: Duration,
     pub gearman: Vec<GearmanEndpoint>,
     pub backoff: ReconnectBackoff,
     pub logs: LogLimits,
-    /// Between two looks for what was left over: downloads that nobody goes on with, deletions that failed, and what
-    /// failed uploads have left in clouds.
-    pub tidy_every: Duration,
-    /// How long a build or an import is not offered after this worker was unable to do it.
+    /// The interval between cleanups of stale downloads, failed deletions and remains of failed uploads in clouds.
+    pub cleanup_interval: Duration,
+    /// How long a build or import function is unregistered after this worker was unable to run it.
     pub unable_pause: Duration,
-    /// Between two checks for which builds there is disk space.
+    /// The interval between checks of disk space.
     pub space_check_every: Duration,
 }
 
@@ -109,119 +108,119 @@ impl Options {
             gearman,
             backoff: ReconnectBackoff::default(),
             logs: LogLimits::default(),
-            tidy_every: Duration::from_secs(60 * 60),
+            cleanup_interval: Duration::from_secs(60 * 60),
             unable_pause: Duration::from_secs(30),
             space_check_every: Duration::from_secs(30),
         }
     }
 }
 
-/// What a worker works with.
+/// The services that a worker uses.
 #[derive(Clone)]
-pub struct Parts {
-    /// The configuration in force, and those that follow it.
+pub struct WorkerDependencies {
+    /// The current configuration and its updates.
     pub config: watch::Receiver<Arc<Config>>,
     pub drivers: DriverKinds,
-    pub events: Arc<dyn Events>,
+    pub events: Arc<dyn WorkerEvents>,
 }
 
-impl fmt::Debug for Parts {
+impl fmt::Debug for WorkerDependencies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Parts").finish_non_exhaustive()
     }
 }
 
-/// Why a worker cannot work.
+/// An error that ends a worker.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("`images-dir` is not set, and a builder has to keep its images somewhere")]
+    #[error("`images-dir` is not set: a builder needs a directory for its images")]
     NoImagesDir,
-    #[error("the images cannot be used")]
+    #[error("failed to open the image directory")]
     Repository(#[source] OpenError),
-    #[error("the task that opens the images has failed")]
+    #[error("internal error while opening the image directory")]
     Task(#[source] tokio::task::JoinError),
 }
 
 #[derive(Debug)]
 pub struct Worker {
     options: Options,
-    parts: Parts,
-    context: watch::Sender<Option<Weak<Context>>>,
+    dependencies: WorkerDependencies,
+    context: watch::Sender<Option<Weak<WorkerContext>>>,
 }
 
-/// How others see a running worker. Cloning is cheap.
+/// Observes a running worker. Cloning is cheap.
 #[derive(Debug, Clone)]
-pub struct Handle {
-    context: watch::Receiver<Option<Weak<Context>>>,
+pub struct ImageWorkerHandle {
+    context: watch::Receiver<Option<Weak<WorkerContext>>>,
 }
 
-/// What a worker is doing.
+/// The status of a worker.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Status {
+pub struct ImageWorkerStatus {
     pub builder_id: Box<str>,
-    /// Connections to job servers, all of them together.
+    /// The number of connections to job servers.
     pub connections: usize,
     pub building: Vec<ImageId>,
     pub uploading: Vec<(ImageId, ProviderName)>,
-    /// Functions that are offered.
+    /// The registered functions.
     pub functions: Vec<String>,
-    /// Images that can be uploaded, by their names.
-    pub held: BTreeMap<ImageName, Held>,
+    /// The images that can be uploaded.
+    pub held: BTreeMap<ImageName, HeldImages>,
 }
 
-/// How much there is of an image.
+/// The number and size of the files of an image.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct HeldImages {
     pub images: usize,
-    /// On disk.
+    /// The space used on disk.
     pub bytes: u64,
 }
 
-/// What all jobs share.
+/// State that is shared by all jobs of a worker.
 #[derive(Debug)]
-pub(crate) struct Context {
+pub(crate) struct WorkerContext {
     options: Options,
     config: watch::Receiver<Arc<Config>>,
     repository: Repository,
-    drivers: Drivers,
-    events: Arc<dyn Events>,
-    functions: Functions,
+    drivers: DriverCache,
+    events: Arc<dyn WorkerEvents>,
+    functions: OfferedFunctions,
     withheld: Withheld,
-    builds: Builds,
-    uploads: Uploads,
-    removals: Removals,
-    /// Those who follow a log leave room for short questions.
+    builds: RunningBuilds,
+    uploads: RunningUploads,
+    deletions: CloudDeletions,
+    /// Limits jobs that follow a log, to keep slots for short jobs.
     followers: Semaphore,
     tasks: TaskTracker,
     stopping: CancellationToken,
 }
 
 impl Worker {
-    pub fn new(options: Options, parts: Parts) -> (Self, Handle) {
+    pub fn new(options: Options, dependencies: WorkerDependencies) -> (Self, ImageWorkerHandle) {
         let context = watch::Sender::new(None);
-        let handle = Handle {
+        let handle = ImageWorkerHandle {
             context: context.subscribe(),
         };
         let worker = Self {
             options,
-            parts,
+            dependencies,
             context,
         };
         (worker, handle)
     }
 
-    /// Works until `shutdown`. Builds that run then are ended and have failed; uploads can be asked for again.
+    /// Runs until `shutdown`. Running builds are then stopped and fail; uploads can be requested again.
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), Error> {
         let Self {
             options,
-            parts,
+            dependencies,
             context: publish,
         } = self;
-        let Parts {
+        let WorkerDependencies {
             mut config,
             drivers,
             events,
-        } = parts;
+        } = dependencies;
         let first = config.borrow_and_update().clone();
         let repository = open(&options, &first).await?;
         let workers = [
@@ -238,43 +237,43 @@ impl Worker {
             JobWorker::new(gearman)
         });
         let stopping = shutdown.child_token();
-        let context = Arc::new(Context {
-            functions: Functions::new(workers.each_ref().map(JobWorker::handle)),
+        let context = Arc::new(WorkerContext {
+            functions: OfferedFunctions::new(workers.each_ref().map(JobWorker::handle)),
             followers: Semaphore::new(options.info_workers.saturating_sub(2).max(1)),
             options,
             config: config.clone(),
             repository,
-            drivers: Drivers::new(drivers),
+            drivers: DriverCache::new(drivers),
             events,
             withheld: Withheld::default(),
-            builds: Builds::default(),
-            uploads: Uploads::default(),
-            removals: Removals::default(),
+            builds: RunningBuilds::default(),
+            uploads: RunningUploads::default(),
+            deletions: CloudDeletions::default(),
             tasks: TaskTracker::new(),
             stopping: stopping.clone(),
         });
-        // However this ends, builds do not go on unnoticed.
+        // Stops builds on every exit path.
         let _stop = stopping.clone().drop_guard();
         context.check_space().await;
-        context.offer_everything();
-        context.forget_failures();
+        context.register_all();
+        context.delete_old_failures();
         publish.send_replace(Some(Arc::downgrade(&context)));
 
         let follow_config = async {
             while config.changed().await.is_ok() {
                 context.repository.set_limits(limits(&context.config()));
-                context.offer_configured();
+                context.register_configured();
                 context.check_space().await;
             }
             std::future::pending::<()>().await;
         };
-        // The first time at once.
-        let tidy = async {
-            let mut interval = tokio::time::interval(context.options.tidy_every);
+        // The first tick is immediate.
+        let clean_up = async {
+            let mut interval = tokio::time::interval(context.options.cleanup_interval);
             interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
             loop {
                 interval.tick().await;
-                context.tidy().await;
+                context.clean_up().await;
             }
         };
         let watch_space = async {
@@ -287,28 +286,28 @@ impl Worker {
             }
         };
         let work = async {
-            let [build, upload, removal, info] = workers;
+            let [build, upload, deletion, info] = workers;
             tokio::join!(
                 build.run(stopping.clone()),
                 upload.run(stopping.clone()),
-                removal.run(stopping.clone()),
+                deletion.run(stopping.clone()),
                 info.run(stopping.clone()),
             );
         };
         tokio::select! {
             () = work => {}
             () = follow_config => {}
-            () = tidy => {}
+            () = clean_up => {}
             () = watch_space => {}
         }
-        // Works outlive the jobs that asked for them.
+        // Shared tasks outlive their jobs.
         stopping.cancel();
         context.tasks.close();
         if tokio::time::timeout(STOP_GRACE, context.tasks.wait())
             .await
             .is_err()
         {
-            tracing::warn!("image work did not stop in time and is dropped");
+            tracing::warn!("timed out waiting for image work to stop; aborting it");
         }
         Ok(())
     }
@@ -321,8 +320,8 @@ async fn open(options: &Options, config: &Config) -> Result<Repository, Error> {
         limits: limits(config),
     };
     let open = tokio::task::spawn_blocking(move || {
-        let repository = open_soon(&open)?;
-        // A killed worker's builds may still be running.
+        let repository = open_with_retry(&open)?;
+        // Builds of a killed worker may still be running.
         let interrupted = |image: &&Arc<Manifest>| {
             let failure = image.failure.as_ref();
             failure.is_some_and(|failure| failure.reason == ImageFailure::INTERRUPTED)
@@ -331,9 +330,9 @@ async fn open(options: &Options, config: &Config) -> Result<Repository, Error> {
             let base = repository
                 .dir()
                 .join(format!("{}-{}", image.image, image.id));
-            let ended = source::end_leftovers(&base);
+            let ended = source::kill_leftovers(&base);
             if ended > 0 {
-                tracing::warn!(image = %image.image, id = %image.id, ended, "processes of a lost build are ended");
+                tracing::warn!(image = %image.image, id = %image.id, ended, "killed processes of interrupted build");
             }
         }
         Ok(repository)
@@ -349,12 +348,12 @@ fn limits(config: &Config) -> DiskLimits {
     }
 }
 
-impl Context {
+impl WorkerContext {
     fn config(&self) -> Arc<Config> {
         self.config.borrow().clone()
     }
 
-    /// Of all that is secret in the configuration and that work could repeat.
+    /// Creates a redactor for all secrets of the configuration that may appear in output.
     fn redactor(&self) -> Redactor {
         let config = self.config();
         let builds = config
@@ -378,41 +377,41 @@ impl Context {
         Redactor::new(secrets.chain(tokens))
     }
 
-    /// Removes what is left over and nobody else looks after.
-    async fn tidy(self: &Arc<Self>) {
+    /// Removes stale downloads, failed deletions and remains of failed uploads.
+    async fn clean_up(self: &Arc<Self>) {
         let context = Arc::clone(self);
         let on_disk = move || {
-            // Whoever was to go on with a download may do so on another host, or never.
-            import::forget_downloads(&context.repository);
+            // A download may have been continued on another host, or abandoned.
+            import::remove_stale_downloads(&context.repository);
             match context.repository.finish_deletions() {
                 Ok(gone) => gone
                     .iter()
                     .filter(|id| context.repository.get(id).is_none())
-                    .for_each(|id| context.withdraw_image(id)),
+                    .for_each(|id| context.unregister_image(id)),
                 Err(error) => {
                     let error = &error as &dyn std::error::Error;
-                    tracing::warn!(error, "deletions that failed cannot be tried again now");
+                    tracing::warn!(error, "failed to finish deletions; retrying later");
                 }
             }
         };
         let _done = self.tasks.spawn_blocking(on_disk).await;
-        upload::abandon_lost(self, |_| true).await;
+        upload::delete_lost_uploads(self, |_| true).await;
     }
 
-    /// Removes the notes of failed builds that nobody looks after, some time after their client could have asked.
-    fn forget_failures(self: &Arc<Self>) {
+    /// Deletes the manifests of old failed builds that are not managed by a steward.
+    fn delete_old_failures(self: &Arc<Self>) {
         let context = Arc::clone(self);
         let old = move || {
             for image in context.repository.images() {
-                let old = now().since(image.since) > FAILURES_KEPT;
+                let old = now().since(image.since) > FAILURE_RETENTION;
                 if image.state != ManifestState::Failed || image.managed.is_some() || !old {
                     continue;
                 }
                 match context.repository.delete(&image.id) {
-                    Ok(()) => context.withdraw_image(&image.id),
+                    Ok(()) => context.unregister_image(&image.id),
                     Err(error) => {
                         let error = &error as &dyn std::error::Error;
-                        tracing::warn!(error, id = %image.id, "the note of a failed build stays");
+                        tracing::warn!(error, id = %image.id, "failed to delete manifest of failed build; retrying later");
                     }
                 }
             }
@@ -420,19 +419,19 @@ impl Context {
         self.tasks.spawn_blocking(old);
     }
 
-    fn status(&self) -> Status {
-        Status {
+    fn status(&self) -> ImageWorkerStatus {
+        ImageWorkerStatus {
             builder_id: self.repository.builder_id().into(),
             connections: self.functions.connections(),
             building: self.builds.running(),
             uploading: self.uploads.running(),
             functions: self.functions.names(),
-            held: self.held(),
+            held: self.held_images(),
         }
     }
 
-    fn held(&self) -> BTreeMap<ImageName, Held> {
-        let mut held: BTreeMap<ImageName, Held> = BTreeMap::new();
+    fn held_images(&self) -> BTreeMap<ImageName, HeldImages> {
+        let mut held: BTreeMap<ImageName, HeldImages> = BTreeMap::new();
         let images = self.repository.images();
         let usable =
             |image: &&Arc<Manifest>| image.state == ManifestState::Ready && !image.files.is_empty();
@@ -445,22 +444,22 @@ impl Context {
     }
 }
 
-impl Handle {
-    /// None before the worker has begun, and after it has ended.
-    pub fn status(&self) -> Option<Status> {
+impl ImageWorkerHandle {
+    /// Returns the status, or `None` before the worker has started and after it has ended.
+    pub fn status(&self) -> Option<ImageWorkerStatus> {
         let context = self.context.borrow().as_ref().and_then(Weak::upgrade)?;
         Some(context.status())
     }
 
-    /// Returns when functions are offered; false if the worker has ended before.
+    /// Waits until functions are registered. Returns `false` if the worker ended before.
     pub async fn until_ready(&mut self) -> bool {
         self.context.wait_for(Option::is_some).await.is_ok()
     }
 }
 
-/// Blocks. Whoever was killed a moment ago is waited for.
-fn open_soon(options: &nodeyard_image::Options) -> Result<Repository, OpenError> {
-    let deadline = std::time::Instant::now() + PREDECESSOR;
+/// Opens the repository. Waits for the lock of a predecessor that was just killed. Blocks.
+fn open_with_retry(options: &nodeyard_image::Options) -> Result<Repository, OpenError> {
+    let deadline = std::time::Instant::now() + REPOSITORY_LOCK_TIMEOUT;
     loop {
         match Repository::open(options.clone()) {
             Err(OpenError::InUse { .. }) if std::time::Instant::now() < deadline => {

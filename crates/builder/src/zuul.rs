@@ -1,4 +1,4 @@
-//! From the configuration of an image that jobs of Zuul make to those who fetch it.
+//! HTTP clients and artifact matching for images that are imported from Zuul.
 
 use std::path::PathBuf;
 
@@ -10,22 +10,22 @@ use nodeyard_image::{Digests, Packing};
 use nodeyard_zuul_api as api;
 use serde_json::{Map, Value};
 
-/// Why nothing can be fetched with this configuration.
+/// An error while creating an HTTP client from the configuration of an image.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SetupError {
-    #[error("`api-url` cannot be used")]
+    #[error("invalid `api-url`")]
     Url(#[from] nodeyard_fetch::UrlError),
-    #[error("the settings of the image cannot be used")]
+    #[error("invalid HTTP settings of the image")]
     HttpClient(#[from] nodeyard_fetch::Error),
 }
 
-/// Who asks Zuul. Blocks.
+/// Creates the client for the Zuul API. Blocks.
 pub(crate) fn api_client(image: &ZuulImage) -> Result<HttpClient, SetupError> {
     client(image, credentials(&image.auth))
 }
 
-/// Who fetches artifacts. Credentials are for the origin of the API only: where else an artifact may be is for those
-/// to say who publish it. Blocks.
+/// Creates the client for downloads. Credentials are sent to the origin of the API only, because the publisher of an artifact
+/// chooses its URL. Blocks.
 pub(crate) fn download_client(image: &ZuulImage) -> Result<HttpClient, SetupError> {
     let credentials = match &image.download_auth {
         DownloadAuth::None => HttpCredentials::None,
@@ -67,7 +67,7 @@ fn credentials(auth: &Auth) -> HttpCredentials {
     }
 }
 
-/// The artifact of a build that an entry of the configuration is about.
+/// Finds the artifact of a build that matches an entry of the configuration.
 pub(crate) fn matching<'b>(
     build: &'b api::FinishedBuild,
     wanted: &ArtifactConfig,
@@ -84,13 +84,13 @@ pub(crate) fn matching<'b>(
     })
 }
 
-/// An address as it may be kept and shown: its query may be a signature. None for what is no address.
+/// Removes the query from a URL, which may be a signature. Returns `None` for an invalid URL.
 pub(crate) fn without_query(address: &str) -> Option<Box<str>> {
     let url: Url = address.parse().ok()?;
     Some(url.without_query().into())
 }
 
-/// How an artifact is packed.
+/// Returns the compression of an artifact.
 pub(crate) fn packing(compression: ArtifactCompression, url: &Url) -> Packing {
     match compression {
         ArtifactCompression::Auto => Packing::of(url),
@@ -102,7 +102,7 @@ pub(crate) fn packing(compression: ArtifactCompression, url: &Url) -> Packing {
     }
 }
 
-/// The digests that an artifact's metadata promises, under the names that Zuul uses.
+/// Returns the digests in the metadata of an artifact, under the names that Zuul uses.
 pub(crate) fn promised(metadata: &Map<String, Value>) -> Digests {
     let text = |key: &str| {
         let text = metadata.get(key)?.as_str()?.trim();

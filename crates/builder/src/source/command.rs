@@ -1,22 +1,22 @@
-//! `builder: command`: any program.
+//! `builder: command`: runs any program.
 //!
-//! It learns from its environment what to make, writes `<NODEYARD_OUTPUT>.<format>` for every format, and says with
-//! its exit code whether it did. docs/image-sources.md has the whole contract.
+//! The program reads its parameters from the environment, writes `<NODEYARD_OUTPUT>.<format>` for every format, and reports
+//! success with its exit code. docs/image-sources.md describes the contract.
 
 use async_trait::async_trait;
 use nodeyard_config as config;
 use tokio_util::sync::CancellationToken;
 
 use super::process::{self, Program};
-use super::progress::{Announced, Meter};
-use super::{BuildOrder, Console, Source, SourceError};
+use super::progress::{AnnouncedProgress, ProgressReader};
+use super::{BuildConsole, BuildOrder, Source, SourceError};
 
 #[derive(Debug)]
-pub struct Command {
+pub struct CommandSource {
     build: config::BuildConfig,
 }
 
-impl Command {
+impl CommandSource {
     pub fn new(build: &config::BuildConfig) -> Self {
         Self {
             build: build.clone(),
@@ -36,14 +36,20 @@ impl Command {
 }
 
 #[async_trait]
-impl Source for Command {
+impl Source for CommandSource {
     async fn make(
         &self,
         order: &BuildOrder,
-        console: &mut Console,
+        console: &mut BuildConsole,
         stop: &CancellationToken,
     ) -> Result<(), SourceError> {
         let program = self.program(order)?.marked(order);
-        process::run(program, console, Meter::new(Announced), stop).await
+        process::run(
+            program,
+            console,
+            ProgressReader::new(AnnouncedProgress),
+            stop,
+        )
+        .await
     }
 }

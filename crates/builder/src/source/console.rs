@@ -1,8 +1,7 @@
-//! Where a build says what it does: its log file, and how far it is.
+//! The log and the progress of a build.
 //!
-//! Readers follow the file, not the build: a slow reader slows nobody down, and one that comes late misses nothing.
-//! A build that prints without end must not fill the disk, so the file keeps the beginning and the end of what was
-//! printed, with a note between them.
+//! Readers follow the log file, so a slow reader does not slow down the build. The size of the file is limited: it contains
+//! the beginning and the end of the output, with a note between them.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,12 +17,12 @@ use super::Redactor;
 
 const EXTENSION: &str = "log";
 
-/// How much of a build's output is kept.
+/// Limits how much output of a build is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogLimits {
-    /// Bytes from the beginning, written as they come.
+    /// The number of bytes kept from the beginning, written as they arrive.
     pub head: u64,
-    /// Bytes from the end, written when the build has ended.
+    /// The number of bytes kept from the end, written when the build has ended.
     pub tail: usize,
 }
 
@@ -36,38 +35,38 @@ impl Default for LogLimits {
     }
 }
 
-/// How far a build and its log are.
+/// The state of a build log and the progress of its build.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LogState {
-    /// Bytes in the file.
+    /// The number of bytes in the file.
     pub length: u64,
-    /// Steps that are done and their number, if the build tells.
+    /// The number of completed steps and of all steps, if the build reports progress.
     pub progress: Option<(u64, u64)>,
-    /// Nothing follows.
+    /// Whether the log is complete.
     pub ended: bool,
 }
 
-/// Takes what a build has to say.
+/// Records the output and the progress of a build.
 #[derive(Debug)]
-pub struct Console {
+pub struct BuildConsole {
     file: Option<File>,
     path: PathBuf,
     limits: LogLimits,
     redactor: Redactor,
-    /// The end of what came after the head, with some more before it.
+    /// The end of the output after the head, possibly longer than its limit.
     tail: Vec<u8>,
-    /// Bytes that came after the head.
+    /// The number of bytes after the head.
     beyond: u64,
     state: watch::Sender<LogState>,
 }
 
-impl Console {
-    /// The file of a build's log.
+impl BuildConsole {
+    /// Returns the path of a build log.
     pub fn path(directory: &Path, image: &ImageName, id: &ImageId) -> PathBuf {
         directory.join(format!("{image}-{id}.{EXTENSION}"))
     }
 
-    /// Starts a log; one that is there is emptied.
+    /// Opens a log file, truncating an existing one.
     pub async fn open(path: PathBuf, limits: LogLimits, redactor: Redactor) -> io::Result<Self> {
         if let Some(directory) = path.parent() {
             tokio::fs::create_dir_all(directory).await?;
@@ -84,7 +83,7 @@ impl Console {
         })
     }
 
-    /// One without a file, which only keeps the end of what comes.
+    /// Creates a console without a file that keeps only the end of the output.
     pub(crate) fn in_memory(tail: usize, redactor: Redactor) -> Self {
         Self {
             file: None,
@@ -97,8 +96,8 @@ impl Console {
         }
     }
 
-    /// What one without a file has kept.
-    pub(crate) fn kept(mut self) -> String {
+    /// Returns the output that was kept in memory.
+    pub(crate) fn into_text(mut self) -> String {
         let rest = self.redactor.rest();
         self.tail.extend(rest);
         self.trim();
@@ -109,32 +108,32 @@ impl Console {
         self.state.subscribe()
     }
 
-    /// Appends what a build has printed.
+    /// Appends output of a build.
     pub async fn write(&mut self, output: &[u8]) {
         let shown = self.redactor.pass(output);
         self.keep(&shown).await;
     }
 
-    /// Appends a line of our own.
-    pub async fn say(&mut self, line: &str) {
+    /// Appends a line to the log.
+    pub async fn write_line(&mut self, line: &str) {
         self.write(format!("{line}\n").as_bytes()).await;
     }
 
-    /// Tells how far the build is.
+    /// Sets the progress of the build.
     pub fn progress(&self, done: u64, all: u64) {
         self.state
             .send_modify(|state| state.progress = Some((done, all)));
     }
 
-    /// Completes the file.
+    /// Writes the end of the output and completes the log.
     pub async fn end(&mut self) {
         let rest = self.redactor.rest();
         self.keep(&rest).await;
         self.trim();
         let tail = std::mem::take(&mut self.tail);
-        let left_out = self.beyond - tail.len() as u64;
-        if left_out > 0 {
-            let note = format!("\n[nodeyard: {left_out} bytes are left out here]\n");
+        let omitted = self.beyond - tail.len() as u64;
+        if omitted > 0 {
+            let note = format!("\n[nodeyard: {omitted} bytes omitted]\n");
             self.append(note.as_bytes()).await;
         }
         self.append(&tail).await;
@@ -144,7 +143,7 @@ impl Console {
     async fn keep(&mut self, output: &[u8]) {
         let length = self.state.borrow().length;
         let room = usize::try_from(self.limits.head.saturating_sub(length)).unwrap_or(usize::MAX);
-        // Once the end is being kept apart, everything goes there.
+        // After the head is full, all output goes to the tail.
         let room = if self.beyond == 0 { room } else { 0 };
         let (head, rest) = output.split_at(room.min(output.len()));
         self.append(head).await;
@@ -172,24 +171,24 @@ impl Console {
             Ok(()) => self
                 .state
                 .send_modify(|state| state.length += output.len() as u64),
-            // A build is worth more than its log.
+            // The build continues without its log.
             Err(error) => {
                 let (error, path) = (&error as &dyn std::error::Error, self.path.display());
-                tracing::warn!(error, %path, "a build log cannot be written any more");
+                tracing::warn!(error, %path, "failed to write build log; discarding further output");
                 self.file = None;
             }
         }
     }
 }
 
-impl Drop for Console {
+impl Drop for BuildConsole {
     fn drop(&mut self) {
         self.state.send_modify(|state| state.ended = true);
     }
 }
 
-/// Removes the oldest logs of an image, so that `keep` stay. A log that cannot be removed is left for the next time.
-pub fn prune(directory: &Path, image: &ImageName, keep: u64) -> io::Result<()> {
+/// Removes the oldest logs of an image and keeps the newest `keep`. Logs that cannot be removed are retried next time.
+pub fn prune_logs(directory: &Path, image: &ImageName, keep: u64) -> io::Result<()> {
     let mut logs: Vec<(SystemTime, PathBuf)> = Vec::new();
     for entry in std::fs::read_dir(directory)? {
         let entry = entry?;
@@ -204,13 +203,14 @@ pub fn prune(directory: &Path, image: &ImageName, keep: u64) -> io::Result<()> {
     for (_, path) in logs.iter().take(usize::try_from(excess).unwrap_or(0)) {
         if let Err(error) = std::fs::remove_file(path) {
             let (error, path) = (&error as &dyn std::error::Error, path.display());
-            tracing::warn!(error, %path, "an old build log cannot be removed");
+            tracing::warn!(error, %path, "failed to remove old build log");
         }
     }
     Ok(())
 }
 
-/// Ids may have dashes as names may. What could be the log of an image with a longer name is left to that one.
+/// Returns whether a file is a log of the image. Because names and ids may contain dashes, an ambiguous file is taken to belong to
+/// the image with the longer name.
 fn is_log_of(image: &ImageName, name: &str) -> bool {
     let id = name
         .strip_prefix(image.as_str())
@@ -227,7 +227,7 @@ mod tests {
     async fn log(limits: LogLimits, pieces: &[&str]) -> (String, LogState) {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("deep/down/a-1.log");
-        let mut console = Console::open(path.clone(), limits, Redactor::new(["geheim"]))
+        let mut console = BuildConsole::open(path.clone(), limits, Redactor::new(["geheim"]))
             .await
             .unwrap();
         let state = console.state();
@@ -243,10 +243,7 @@ mod tests {
     async fn a_log_keeps_its_beginning_and_its_end() {
         let limits = LogLimits { head: 10, tail: 5 };
         let (text, state) = log(limits, &["0123456789", "abcdef", "ghi", "jklmn"]).await;
-        assert_eq!(
-            text,
-            "0123456789\n[nodeyard: 9 bytes are left out here]\njklmn"
-        );
+        assert_eq!(text, "0123456789\n[nodeyard: 9 bytes omitted]\njklmn");
         assert_eq!(state.length, text.len() as u64);
         assert!(state.ended);
         let (text, _) = log(limits, &["0123456789abc"]).await;
@@ -256,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_logs_of_this_image_go_and_the_oldest_first() {
+    fn prune_logs_removes_the_oldest_logs_of_the_image() {
         let directory = tempfile::tempdir().unwrap();
         let id = "0123456789abcdef0123456789abcde";
         let names = [
@@ -274,7 +271,7 @@ mod tests {
             let time = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(age as u64);
             file.set_modified(time).unwrap();
         }
-        prune(directory.path(), &"ubuntu".parse().unwrap(), 1).unwrap();
+        prune_logs(directory.path(), &"ubuntu".parse().unwrap(), 1).unwrap();
         let left: Vec<&String> = names
             .iter()
             .filter(|name| directory.path().join(name).exists())

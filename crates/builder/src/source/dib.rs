@@ -1,4 +1,4 @@
-//! `builder: dib`: diskimage-builder, with the words and the environment that Nodepool gives it.
+//! `builder: dib`: runs diskimage-builder with the arguments and the environment that Nodepool uses.
 
 use std::path::Path;
 
@@ -7,18 +7,18 @@ use nodeyard_config as config;
 use tokio_util::sync::CancellationToken;
 
 use super::process::{self, Program};
-use super::progress::{DibPhases, Meter};
-use super::{BuildOrder, Console, Source, SourceError};
+use super::progress::{DibPhases, ProgressReader};
+use super::{BuildConsole, BuildOrder, Source, SourceError};
 
-/// Stands for the directory of this program in `dib-cmd`.
+/// The placeholder for the directory of this program in `dib-cmd`.
 const OWN_DIRECTORY: &str = "%p";
 
 #[derive(Debug)]
-pub struct Dib {
+pub struct DibSource {
     build: config::BuildConfig,
 }
 
-impl Dib {
+impl DibSource {
     pub fn new(build: &config::BuildConfig) -> Self {
         Self {
             build: build.clone(),
@@ -39,7 +39,7 @@ impl Dib {
             program.arg("--qemu-img-options").arg("compat=0.10");
         }
         program.arg("-o").arg(&order.base);
-        // Nodepool writes them into one line and splits that.
+        // Nodepool joins them into one line and splits that.
         for element in self
             .build
             .elements
@@ -57,15 +57,15 @@ impl Dib {
 }
 
 #[async_trait]
-impl Source for Dib {
+impl Source for DibSource {
     async fn make(
         &self,
         order: &BuildOrder,
-        console: &mut Console,
+        console: &mut BuildConsole,
         stop: &CancellationToken,
     ) -> Result<(), SourceError> {
         let program = self.program(order)?.marked(order);
-        process::run(program, console, Meter::new(DibPhases), stop).await
+        process::run(program, console, ProgressReader::new(DibPhases), stop).await
     }
 }
 
@@ -75,7 +75,7 @@ mod tests {
 
     use super::*;
 
-    fn dib(command: &str) -> Dib {
+    fn dib(command: &str) -> DibSource {
         let mut env_vars = config::Table::new();
         for (name, value) in [("A", "1"), ("DIB_RELEASE", "over")] {
             let value = EnvValue {
@@ -84,7 +84,7 @@ mod tests {
             };
             env_vars.insert(name.to_owned(), value);
         }
-        Dib {
+        DibSource {
             build: config::BuildConfig {
                 builder: BuilderKind::Dib,
                 command: command.to_owned(),
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_called_as_nodepool_calls_it() {
+    fn arguments_and_environment_match_nodepool() {
         let program = dib("sudo -E 'disk image create'")
             .program(&order(&["qcow2", "raw"]))
             .unwrap();

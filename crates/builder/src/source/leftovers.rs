@@ -1,17 +1,17 @@
-//! Ends what a build has started and left behind.
+//! Kills processes that a build left behind.
 //!
-//! A program can leave its process group, and a killed worker cannot end anything. But processes inherit their
-//! environment, and the variable with the path of a build's files is in no other's: by it they are found, on Linux.
+//! A program can leave its process group, and a killed worker cannot clean up. Processes of a build are therefore found by an
+//! inherited environment variable that contains the path of the build's files. Linux only.
 
 use std::path::Path;
 
 /// The variable with the path of a build's files, without extension.
-pub(super) const OUTPUT: &str = "NODEYARD_OUTPUT";
+pub(super) const OUTPUT_VARIABLE: &str = "NODEYARD_OUTPUT";
 
-/// Kills the processes of the build whose files are at `base`, and says how many there were.
-pub fn end_leftovers(base: &Path) -> usize {
+/// Kills the processes of the build whose files are at `base` and returns their number.
+pub fn kill_leftovers(base: &Path) -> usize {
     #[cfg(target_os = "linux")]
-    let ended = linux::end_marked(base);
+    let ended = linux::kill_marked(base);
     #[cfg(not(target_os = "linux"))]
     let ended = 0;
     ended
@@ -25,8 +25,8 @@ mod linux {
 
     use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal};
 
-    pub(super) fn end_marked(base: &Path) -> usize {
-        let mut mark = format!("{}=", super::OUTPUT).into_bytes();
+    pub(super) fn kill_marked(base: &Path) -> usize {
+        let mut mark = format!("{}=", super::OUTPUT_VARIABLE).into_bytes();
         mark.extend_from_slice(base.as_os_str().as_bytes());
         let Ok(processes) = std::fs::read_dir("/proc") else {
             return 0;
@@ -40,7 +40,7 @@ mod linux {
             .count()
     }
 
-    /// A process that carries the mark. Whoever has its number later is not meant.
+    /// Opens a process if its environment has the mark. Uses a pidfd, so a reused process id is not affected.
     fn hold(pid: Pid, mark: &[u8]) -> Option<OwnedFd> {
         let carries_mark = || {
             let environment = std::fs::read(format!("/proc/{}/environ", pid.as_raw_nonzero()));

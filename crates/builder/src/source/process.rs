@@ -1,15 +1,14 @@
 //! Runs the program of a build.
 //!
-//! Its output, both streams in the order they come, goes to the console. It has a process group of its own, which is
-//! killed when the build has ended or nobody waits for it any more; what has left the group is looked for. So neither a
-//! program that ignores signals, nor one that leaves something behind which holds its output open, can keep a build
-//! from ending.
+//! Both output streams are written to the console in order. The program runs in its own process group, which is killed
+//! when the build ends or its future is dropped; processes that left the group are found by their environment. A build
+//! therefore always ends, even if a process ignores signals or keeps the output open.
 //!
-//! A build that is stopped is told so first. The program alone is told at the beginning: diskimage-builder needs its
-//! helpers to take down its mounts. A shell that waits for a command does not hear it, so the whole group is told next.
+//! To stop a build, SIGTERM is sent to the program alone, because diskimage-builder needs its helpers to unmount; then to the
+//! whole group, because a shell that waits for a command does not react; then SIGKILL.
 //!
-//! Those of the group that are root's are signalled by sudo. Where that is not allowed they run on, and the log and the
-//! error name them: waiting for them would not end either.
+//! Processes that run as root are signalled with sudo. If that is not permitted they keep running, and the log and the
+//! error list them.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -27,45 +26,45 @@ use tokio::process::Child;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::leftovers::{OUTPUT, end_leftovers};
-use super::progress::{Meter, Scale, Unknown};
-use super::sudo::{self, To};
-use super::{BuildOrder, Console, SourceError};
+use super::leftovers::{OUTPUT_VARIABLE, kill_leftovers};
+use super::progress::{NoProgress, ProgressReader, ProgressScale};
+use super::sudo::{self, SignalTarget};
+use super::{BuildConsole, BuildOrder, SourceError};
 
 #[cfg(test)]
 mod tests;
 
-/// How long a program may take to end when it is told to, before everything it started is told too.
-const GRACE_ALONE: Duration = Duration::from_secs(30);
+/// The time between SIGTERM to the program and SIGTERM to its group.
+const PROGRAM_GRACE: Duration = Duration::from_secs(30);
 
-/// How long all of it may take then, before it is killed.
-const GRACE_TOGETHER: Duration = Duration::from_secs(10);
+/// The time between SIGTERM and SIGKILL to the group.
+const GROUP_GRACE: Duration = Duration::from_secs(10);
 
-/// How long output is read for after the program has ended.
-const DRAIN: Duration = Duration::from_secs(3);
+/// How long output is read after the program has ended.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How long sudo may take for a signal.
-const SUDO: Duration = Duration::from_secs(5);
+/// The time limit for sending a signal with sudo.
+const SUDO_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long what was killed may take to be gone, and how often that is looked for.
-const DYING: Duration = Duration::from_secs(5);
-const LOOK: Duration = Duration::from_millis(20);
+/// How long to wait for killed processes to disappear, and how often to check.
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
+const KILL_POLL: Duration = Duration::from_millis(20);
 
 const CHUNK: usize = 64 << 10;
 
-/// A program and its words, and what is added to the environment.
+/// A program with its arguments and additions to its environment.
 #[derive(Debug)]
 pub(crate) struct Program {
     name: Box<str>,
     arguments: Vec<OsString>,
     environment: Vec<(OsString, OsString)>,
     grace: (Duration, Duration),
-    /// Where the files of the build are; by it everything that the program started is found.
+    /// The path of the build's files, by which the processes of the build are found.
     mark: Option<PathBuf>,
 }
 
 impl Program {
-    /// From a line that is split as a shell does.
+    /// Parses a command line with shell quoting.
     pub(super) fn new(line: &str) -> Result<Self, SourceError> {
         let mut words = shlex::split(line).unwrap_or_default().into_iter();
         let name = words.next().ok_or(SourceError::NotACommand)?;
@@ -79,7 +78,7 @@ impl Program {
             name: name.into(),
             arguments: Vec::new(),
             environment: Vec::new(),
-            grace: (GRACE_ALONE, GRACE_TOGETHER),
+            grace: (PROGRAM_GRACE, GROUP_GRACE),
             mark: None,
         }
     }
@@ -89,7 +88,7 @@ impl Program {
         self
     }
 
-    /// What the configuration of an image says, over whatever was set so far.
+    /// Applies the configuration of an image, overriding earlier values.
     pub(super) fn configure(&mut self, order: &BuildOrder, build: &config::BuildConfig) {
         if let Some(path) = &order.elements_path {
             self.env("ELEMENTS_PATH", &**path);
@@ -99,14 +98,14 @@ impl Program {
         }
     }
 
-    /// Marks the program and what it starts as those of a build.
+    /// Marks the program and its child processes as belonging to a build.
     pub(super) fn marked(mut self, order: &BuildOrder) -> Self {
-        self.env(OUTPUT, &order.base);
+        self.env(OUTPUT_VARIABLE, &order.base);
         self.mark = Some(order.base.clone());
         self
     }
 
-    /// The later of two values counts.
+    /// Sets a variable; a later value overrides an earlier one.
     pub(super) fn env(&mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) {
         self.environment
             .push((name.as_ref().to_owned(), value.as_ref().to_owned()));
@@ -138,20 +137,20 @@ impl Program {
     }
 }
 
-/// Runs a program to its end, without a scale of its progress.
+/// Runs a program to its end without reading progress from its output.
 pub(crate) async fn run_plain(
     program: Program,
-    console: &mut Console,
+    console: &mut BuildConsole,
     stop: &CancellationToken,
 ) -> Result<(), SourceError> {
-    run(program, console, Meter::new(Unknown), stop).await
+    run(program, console, ProgressReader::new(NoProgress), stop).await
 }
 
 /// Runs a program to its end.
-pub(super) async fn run<S: Scale>(
+pub(super) async fn run<S: ProgressScale>(
     program: Program,
-    console: &mut Console,
-    mut meter: Meter<S>,
+    console: &mut BuildConsole,
+    mut progress_reader: ProgressReader<S>,
     stop: &CancellationToken,
 ) -> Result<(), SourceError> {
     let start = |source| SourceError::Start {
@@ -160,33 +159,33 @@ pub(super) async fn run<S: Scale>(
     };
     let (reader, writer) = io::pipe().map_err(start)?;
     let child = program.spawn(writer).map_err(start)?;
-    let mut group = Group::of(child, program.mark.clone());
+    let mut group = ProgramGroup::of(child, program.mark.clone());
     let mut reader = pipe::Receiver::from_owned_fd(reader.into()).map_err(start)?;
     let mut buffer = vec![0; CHUNK];
     let mut open = true;
-    let mut patience: Option<Patience> = None;
+    let mut stop_deadline: Option<StopDeadline> = None;
     let status = loop {
-        let out_of_patience = async {
-            match &patience {
-                Some(patience) => sleep_until(patience.until).await,
+        let deadline_passed = async {
+            match &stop_deadline {
+                Some(stop_deadline) => sleep_until(stop_deadline.until).await,
                 None => std::future::pending().await,
             }
         };
         tokio::select! {
             status = group.child.wait() => break Some(status),
             read = reader.read(&mut buffer), if open => {
-                open = show(read, &buffer, console, &mut meter).await;
+                open = process_output(read, &buffer, console, &mut progress_reader).await;
             }
-            () = stop.cancelled(), if patience.is_none() => {
-                patience = Some(Patience::new(&program, false));
-                group.tell_program().await;
+            () = stop.cancelled(), if stop_deadline.is_none() => {
+                stop_deadline = Some(StopDeadline::new(&program, false));
+                group.signal_program().await;
             }
-            () = out_of_patience => {
-                if patience.is_some_and(|patience| patience.all_told) {
+            () = deadline_passed => {
+                if stop_deadline.is_some_and(|stop_deadline| stop_deadline.group_signalled) {
                     group.signal(Signal::KILL).await;
-                    break timeout(DYING, group.child.wait()).await.ok();
+                    break timeout(KILL_TIMEOUT, group.child.wait()).await.ok();
                 }
-                patience = Some(Patience::new(&program, true));
+                stop_deadline = Some(StopDeadline::new(&program, true));
                 group.signal(Signal::TERM).await;
             }
         }
@@ -194,71 +193,78 @@ pub(super) async fn run<S: Scale>(
     let left = group.end().await;
     if open {
         let drain = async {
-            while show(reader.read(&mut buffer).await, &buffer, console, &mut meter).await {}
+            while process_output(
+                reader.read(&mut buffer).await,
+                &buffer,
+                console,
+                &mut progress_reader,
+            )
+            .await
+            {}
         };
-        // Whoever still holds the pipe has escaped us; its output is not waited for.
-        let _ = timeout(DRAIN, drain).await;
+        // An escaped process may still hold the pipe open.
+        let _ = timeout(DRAIN_TIMEOUT, drain).await;
     }
     let left = (!left.is_empty()).then(|| SourceError::StillRuns {
         processes: left.join(", ").into(),
     });
     if let Some(left) = &left {
-        tracing::warn!(program = %program.name, "a build has ended, but {left}");
-        console.say(&format!("[nodeyard: {left}]")).await;
+        tracing::warn!(program = %program.name, error = left as &dyn std::error::Error, "build ended but some of its processes are still running");
+        console.write_line(&format!("[nodeyard: {left}]")).await;
     }
     let status = match status {
-        Some(status) if patience.is_none() => status.map_err(start)?,
+        Some(status) if stop_deadline.is_none() => status.map_err(start)?,
         _ => return Err(left.unwrap_or(SourceError::Stopped)),
     };
     console
-        .say(&format!("Exit code: {}", exit_code(status)))
+        .write_line(&format!("Exit code: {}", exit_code(status)))
         .await;
-    verdict(&program.name, status)
+    exit_result(&program.name, status)
 }
 
-/// How long a stopped program is waited for.
+/// The deadline for a program that is being stopped.
 #[derive(Debug, Clone, Copy)]
-struct Patience {
+struct StopDeadline {
     until: Instant,
-    /// Not only the program was told to end.
-    all_told: bool,
+    /// Whether the whole group was signalled.
+    group_signalled: bool,
 }
 
-impl Patience {
-    fn new(program: &Program, all_told: bool) -> Self {
+impl StopDeadline {
+    fn new(program: &Program, group_signalled: bool) -> Self {
         let (alone, together) = program.grace;
         Self {
-            until: Instant::now() + if all_told { together } else { alone },
-            all_told,
+            until: Instant::now() + if group_signalled { together } else { alone },
+            group_signalled,
         }
     }
 }
 
-/// False when nothing follows.
-async fn show<S: Scale>(
+/// Writes output to the console and reads progress from it. Returns `false` at the end of the output.
+async fn process_output<S: ProgressScale>(
     read: io::Result<usize>,
     buffer: &[u8],
-    console: &mut Console,
-    meter: &mut Meter<S>,
+    console: &mut BuildConsole,
+    progress_reader: &mut ProgressReader<S>,
 ) -> bool {
     let output = match read {
         Ok(length) => buffer.get(..length).unwrap_or_default(),
         Err(_) => &[],
     };
-    if let Some((done, all)) = meter.read(output) {
+    if let Some((done, all)) = progress_reader.read(output) {
         console.progress(done, all);
     }
     console.write(output).await;
     !output.is_empty()
 }
 
-/// As Python writes it: negative for a signal.
+/// Returns the exit code; negative for a signal, as in Python.
 fn exit_code(status: ExitStatus) -> i32 {
     let signal = status.signal().map(|signal| -signal);
     status.code().or(signal).unwrap_or_default()
 }
 
-fn verdict(program: &str, status: ExitStatus) -> Result<(), SourceError> {
+fn exit_result(program: &str, status: ExitStatus) -> Result<(), SourceError> {
     let program = program.into();
     match (status.code(), status.signal()) {
         (Some(0), _) => Ok(()),
@@ -270,16 +276,16 @@ fn verdict(program: &str, status: ExitStatus) -> Result<(), SourceError> {
     }
 }
 
-/// A program and everything it started. Ends with this value.
+/// A program and its process group. Killed on drop.
 #[derive(Debug)]
-struct Group {
+struct ProgramGroup {
     child: Child,
     id: Option<Pid>,
     mark: Option<PathBuf>,
     ended: bool,
 }
 
-impl Group {
+impl ProgramGroup {
     fn of(child: Child, mark: Option<PathBuf>) -> Self {
         let id = child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
         Self {
@@ -290,68 +296,68 @@ impl Group {
         }
     }
 
-    async fn tell_program(&self) {
+    async fn signal_program(&self) {
         let Some(id) = self.id else { return };
-        // It has not been waited for, so its number is still its own.
+        // It has not been waited for, so its id has not been reused.
         if kill_process(id, Signal::TERM) == Err(Errno::PERM) {
-            by_sudo(To::Process(id), Signal::TERM).await;
+            signal_with_sudo(SignalTarget::Process(id), Signal::TERM).await;
         }
     }
 
-    /// Signals the whole group; false if some of it cannot be.
+    /// Signals the whole group. Returns `false` if some processes cannot be signalled.
     async fn signal(&self, signal: Signal) -> bool {
         let Some(id) = self.id else { return true };
-        let foreign = !self.foreign().await.is_empty();
-        // That reaches all of it, and nobody is told twice.
-        if foreign && by_sudo(To::Group(id), signal).await {
+        let has_foreign = !self.foreign_processes().await.is_empty();
+        // This reaches the whole group, so no process is signalled twice.
+        if has_foreign && signal_with_sudo(SignalTarget::Group(id), signal).await {
             return true;
         }
         // It may have ended by itself.
         let _ = kill_process_group(id, signal);
-        !foreign
+        !has_foreign
     }
 
-    /// Those of the group that are not ours to signal.
-    async fn foreign(&self) -> Vec<String> {
+    /// Returns the processes of the group that this process may not signal.
+    async fn foreign_processes(&self) -> Vec<String> {
         let Some(id) = self.id else { return Vec::new() };
-        let foreign = tokio::task::spawn_blocking(move || sudo::foreign(id));
-        foreign.await.unwrap_or_default()
+        let foreign_processes = tokio::task::spawn_blocking(move || sudo::foreign_processes(id));
+        foreign_processes.await.unwrap_or_default()
     }
 
-    /// After the program: ends what it has left, and returns what runs on.
+    /// Kills the remaining processes of the group and returns those that are still running.
     async fn end(&mut self) -> Vec<String> {
         self.ended = true;
         let reached = self.signal(Signal::KILL).await;
         if let Some(mark) = self.mark.clone() {
-            let _ = tokio::task::spawn_blocking(move || end_leftovers(&mark)).await;
+            let _ = tokio::task::spawn_blocking(move || kill_leftovers(&mark)).await;
         }
-        let until = Instant::now() + DYING;
+        let until = Instant::now() + KILL_TIMEOUT;
         loop {
-            let left = self.foreign().await;
+            let left = self.foreign_processes().await;
             if left.is_empty() || !reached || Instant::now() >= until {
                 return left;
             }
-            sleep(LOOK).await;
+            sleep(KILL_POLL).await;
         }
     }
 }
 
-async fn by_sudo(to: To, signal: Signal) -> bool {
+async fn signal_with_sudo(to: SignalTarget, signal: Signal) -> bool {
     let sent = tokio::task::spawn_blocking(move || sudo::signal(to, signal));
-    matches!(timeout(SUDO, sent).await, Ok(Ok(true)))
+    matches!(timeout(SUDO_TIMEOUT, sent).await, Ok(Ok(true)))
 }
 
-impl Drop for Group {
+impl Drop for ProgramGroup {
     fn drop(&mut self) {
         if self.ended {
             return;
         }
         if let Some(id) = self.id {
             let _ = kill_process_group(id, Signal::KILL);
-            if !sudo::foreign(id).is_empty() {
-                std::thread::spawn(move || sudo::signal(To::Group(id), Signal::KILL));
+            if !sudo::foreign_processes(id).is_empty() {
+                std::thread::spawn(move || sudo::signal(SignalTarget::Group(id), Signal::KILL));
             }
         }
-        self.mark.as_deref().map(end_leftovers);
+        self.mark.as_deref().map(kill_leftovers);
     }
 }

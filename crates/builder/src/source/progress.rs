@@ -1,24 +1,24 @@
-//! How far a build is, read from what it prints.
+//! Reads the progress of a build from its output.
 
 use std::fmt;
 
-/// No line that says how far a build is is longer.
-const LONGEST_LINE: usize = 512;
+/// The maximum length of a line that reports progress.
+const MAX_LINE: usize = 512;
 
 /// Reads the progress out of one line.
-pub(super) trait Scale: fmt::Debug + Send {
-    /// Steps that are done, and how many there are.
+pub(super) trait ProgressScale: fmt::Debug + Send {
+    /// Returns the number of completed steps and of all steps.
     fn read(&mut self, line: &str) -> Option<(u64, u64)>;
 }
 
-/// Finds the lines of an output that comes in pieces.
+/// Splits output into lines and reads progress from them.
 #[derive(Debug)]
-pub(super) struct Meter<S> {
+pub(super) struct ProgressReader<S> {
     scale: S,
     line: Vec<u8>,
 }
 
-impl<S: Scale> Meter<S> {
+impl<S: ProgressScale> ProgressReader<S> {
     pub(super) fn new(scale: S) -> Self {
         Self {
             scale,
@@ -26,11 +26,11 @@ impl<S: Scale> Meter<S> {
         }
     }
 
-    /// The last progress that a piece of output tells.
+    /// Returns the last progress reported in a piece of output.
     pub(super) fn read(&mut self, output: &[u8]) -> Option<(u64, u64)> {
         let mut last = None;
         for part in output.split_inclusive(|byte| *byte == b'\n') {
-            let room = LONGEST_LINE.saturating_sub(self.line.len());
+            let room = MAX_LINE.saturating_sub(self.line.len());
             self.line.extend(part.iter().take(room));
             if part.ends_with(b"\n") {
                 if let Ok(line) = std::str::from_utf8(&self.line) {
@@ -43,11 +43,11 @@ impl<S: Scale> Meter<S> {
     }
 }
 
-/// Of a program that does not tell.
+/// For programs that do not report progress.
 #[derive(Debug)]
-pub(super) struct Unknown;
+pub(super) struct NoProgress;
 
-impl Scale for Unknown {
+impl ProgressScale for NoProgress {
     fn read(&mut self, _line: &str) -> Option<(u64, u64)> {
         None
     }
@@ -55,9 +55,9 @@ impl Scale for Unknown {
 
 /// Lines such as `nodeyard: progress 3/10`.
 #[derive(Debug)]
-pub(super) struct Announced;
+pub(super) struct AnnouncedProgress;
 
-impl Scale for Announced {
+impl ProgressScale for AnnouncedProgress {
     fn read(&mut self, line: &str) -> Option<(u64, u64)> {
         let (done, all) = line.strip_prefix("nodeyard: progress ")?.split_once('/')?;
         let (done, all) = (done.trim().parse().ok()?, all.trim().parse().ok()?);
@@ -65,7 +65,7 @@ impl Scale for Announced {
     }
 }
 
-/// The phases of diskimage-builder, which names the directory whose scripts it runs.
+/// Reads the phase of diskimage-builder from the directory whose scripts it runs.
 #[derive(Debug)]
 pub(super) struct DibPhases;
 
@@ -82,7 +82,7 @@ const PHASES: [&str; 10] = [
     "/cleanup.d",
 ];
 
-impl Scale for DibPhases {
+impl ProgressScale for DibPhases {
     fn read(&mut self, line: &str) -> Option<(u64, u64)> {
         if !line.contains("dib-run-parts") {
             return None;
@@ -98,16 +98,16 @@ mod tests {
 
     #[test]
     fn progress_is_found_in_output_that_comes_in_pieces() {
-        let mut meter = Meter::new(Announced);
-        assert_eq!(meter.read(b"hello\nnodeyard: prog"), None);
-        assert_eq!(meter.read(b"ress 3/10\nx"), Some((3, 10)));
+        let mut progress_reader = ProgressReader::new(AnnouncedProgress);
+        assert_eq!(progress_reader.read(b"hello\nnodeyard: prog"), None);
+        assert_eq!(progress_reader.read(b"ress 3/10\nx"), Some((3, 10)));
         let two = b"\nnodeyard: progress 4/10\nnodeyard: progress 5/10\r\nmore";
-        assert_eq!(meter.read(two), Some((5, 10)));
+        assert_eq!(progress_reader.read(two), Some((5, 10)));
     }
 
     #[test]
-    fn what_is_no_progress_is_passed_over() {
-        let mut meter = Meter::new(Announced);
+    fn other_lines_are_ignored() {
+        let mut progress_reader = ProgressReader::new(AnnouncedProgress);
         for line in [
             "nodeyard: progress 1",
             "nodeyard: progress a/b",
@@ -116,19 +116,26 @@ mod tests {
             "nodeyard: progress -1/2",
             " nodeyard: progress 1/2",
         ] {
-            assert_eq!(meter.read(format!("{line}\n").as_bytes()), None, "{line}");
+            assert_eq!(
+                progress_reader.read(format!("{line}\n").as_bytes()),
+                None,
+                "{line}"
+            );
         }
-        assert_eq!(meter.read(&vec![b'x'; 1 << 20]), None);
-        assert_eq!(meter.read(b"\nnodeyard: progress 1/2\n"), Some((1, 2)));
-        assert!(meter.line.capacity() <= 2 * LONGEST_LINE);
+        assert_eq!(progress_reader.read(&vec![b'x'; 1 << 20]), None);
+        assert_eq!(
+            progress_reader.read(b"\nnodeyard: progress 1/2\n"),
+            Some((1, 2))
+        );
+        assert!(progress_reader.line.capacity() <= 2 * MAX_LINE);
     }
 
     #[test]
     fn phases_of_diskimage_builder_are_recognised() {
-        let mut meter = Meter::new(DibPhases);
+        let mut progress_reader = ProgressReader::new(DibPhases);
         let line =
             b"2026-01-01 10:00:00.123 | dib-run-parts Running /tmp/dib.x/hooks/install.d/50-x\n";
-        assert_eq!(meter.read(line), Some((3, 10)));
-        assert_eq!(meter.read(b"copying /install.d\n"), None);
+        assert_eq!(progress_reader.read(line), Some((3, 10)));
+        assert_eq!(progress_reader.read(b"copying /install.d\n"), None);
     }
 }

@@ -1,21 +1,21 @@
-//! Keeps secrets out of logs.
+//! Masks secrets in logs.
 //!
-//! A build gets its secrets as variables, and shells that trace their commands print them. Logs travel to whoever
-//! asks a worker, so what is secret in the configuration is masked before it reaches the file.
+//! A build receives secrets as environment variables, which a shell may print while tracing. Logs are sent to clients, so
+//! secrets of the configuration are masked before they are written.
 
 use std::borrow::Cow;
 use std::fmt;
 
 const MASK: &[u8] = b"********";
 
-/// Shorter values occur in every text.
-const SHORTEST: usize = 4;
+/// Shorter values are not masked, because they occur in every text.
+const MIN_SECRET_LENGTH: usize = 4;
 
 /// Masks the secrets in a text that comes in pieces, also those that lie across two of them.
 #[derive(Default)]
 pub struct Redactor {
     secrets: Vec<Box<[u8]>>,
-    /// The end of what came, as far as it may be the beginning of a secret.
+    /// The end of the input that may be the beginning of a secret.
     held: Vec<u8>,
 }
 
@@ -29,7 +29,7 @@ impl Redactor {
     pub fn new<'s>(secrets: impl IntoIterator<Item = &'s str>) -> Self {
         let mut secrets: Vec<Box<[u8]>> = secrets
             .into_iter()
-            .filter(|secret| secret.len() >= SHORTEST)
+            .filter(|secret| secret.len() >= MIN_SECRET_LENGTH)
             .map(|secret| secret.as_bytes().into())
             .collect();
         // One that contains another is looked for first.
@@ -40,7 +40,7 @@ impl Redactor {
         }
     }
 
-    /// What may be shown of all that came so far and was not shown yet.
+    /// Masks the next piece of the input and returns what can be shown so far.
     pub(super) fn pass<'p>(&mut self, piece: &'p [u8]) -> Cow<'p, [u8]> {
         if self.secrets.is_empty() {
             return Cow::Borrowed(piece);
@@ -52,19 +52,19 @@ impl Redactor {
         Cow::Owned(shown)
     }
 
-    /// What was held back, when nothing follows.
+    /// Returns the held-back end of the input.
     pub(super) fn rest(&mut self) -> Vec<u8> {
         let held = std::mem::take(&mut self.held);
         self.scan(&held, false).0
     }
 
-    /// A whole text with its secrets masked.
+    /// Masks the secrets of a complete text.
     pub fn mask(&self, text: &str) -> String {
         let (shown, _) = self.scan(text.as_bytes(), false);
         String::from_utf8_lossy(&shown).into_owned()
     }
 
-    /// What may be shown of `text`, and its end if that may be the beginning of a secret and more `follows`.
+    /// Returns `text` with secrets masked, and its unprocessed end if that may be the beginning of a secret and more `follows`.
     fn scan<'t>(&self, text: &'t [u8], follows: bool) -> (Vec<u8>, &'t [u8]) {
         let mut shown = Vec::with_capacity(text.len());
         let mut rest = text;

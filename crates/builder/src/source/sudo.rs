@@ -1,26 +1,25 @@
 //! Processes of a build that belong to another user.
 //!
-//! Programs that make images do part of their work by sudo, and what that starts is root's: a worker that is somebody
-//! else may not signal it, nor read in its environment whose it is. It is seen in the process group of the build, on
-//! Linux; and whoever may start it by sudo can often end it so.
+//! Builds often use sudo. A worker that does not run as root can neither signal the resulting processes nor read their
+//! environment. On Linux they are found by their process group and signalled with sudo.
 
 use std::io;
 use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal};
 
-/// Whom a signal is for.
+/// The target of a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum To {
+pub(super) enum SignalTarget {
     Process(Pid),
     Group(Pid),
 }
 
-/// Has sudo signal somebody, and says whether that was possible. Blocks.
-pub(super) fn signal(to: To, signal: Signal) -> bool {
+/// Sends a signal with sudo and returns whether that succeeded. Blocks.
+pub(super) fn signal(to: SignalTarget, signal: Signal) -> bool {
     let to = match to {
-        To::Process(id) => id.as_raw_nonzero().to_string(),
-        To::Group(id) => format!("-{}", id.as_raw_nonzero()),
+        SignalTarget::Process(id) => id.as_raw_nonzero().to_string(),
+        SignalTarget::Group(id) => format!("-{}", id.as_raw_nonzero()),
     };
     let sent = Command::new("sudo")
         .args(["-n", "kill", &format!("-{}", signal.as_raw()), "--", &to])
@@ -34,21 +33,21 @@ pub(super) fn signal(to: To, signal: Signal) -> bool {
     });
     if let Err(error) = &sent {
         let error = error as &dyn std::error::Error;
-        tracing::debug!(error, to, "sudo does not signal the processes of a build");
+        tracing::debug!(error, to, "failed to signal build processes with sudo");
     }
     sent.is_ok()
 }
 
-/// The processes of a group that we may not signal: their numbers and names.
-pub(super) fn foreign(group: Pid) -> Vec<String> {
+/// Returns the ids and names of the processes of a group that this process may not signal.
+pub(super) fn foreign_processes(group: Pid) -> Vec<String> {
     #[cfg(target_os = "linux")]
-    let foreign = linux::foreign(group);
+    let foreign_processes = linux::foreign_processes(group);
     #[cfg(not(target_os = "linux"))]
-    let foreign = {
+    let foreign_processes = {
         let _ = group;
         Vec::new()
     };
-    foreign
+    foreign_processes
 }
 
 #[cfg(target_os = "linux")]
@@ -56,7 +55,7 @@ mod linux {
     use rustix::io::Errno;
     use rustix::process::{Pid, geteuid, test_kill_process};
 
-    pub(super) fn foreign(group: Pid) -> Vec<String> {
+    pub(super) fn foreign_processes(group: Pid) -> Vec<String> {
         if geteuid().is_root() {
             return Vec::new();
         }
@@ -73,11 +72,11 @@ mod linux {
             .collect()
     }
 
-    /// The name of a process, if it is in the group and alive.
+    /// Returns the name of a process if it is in the group and alive.
     fn member(pid: Pid, group: Pid) -> Option<String> {
         let stat = std::fs::read(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
         let stat = String::from_utf8_lossy(&stat);
-        // The name may have anything in it; behind it are the state, the parent and the group.
+        // The name may contain any character; it is followed by the state, the parent and the group.
         let (head, rest) = stat.rsplit_once(')')?;
         let (_, name) = head.split_once('(')?;
         let mut rest = rest.split_ascii_whitespace();

@@ -1,4 +1,4 @@
-//! Having an image built.
+//! Builds images: submits build jobs and records their results.
 
 use std::collections::BTreeSet;
 
@@ -11,236 +11,253 @@ use serde::Serialize;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::calls::Answer;
-use super::claim::Claim;
-use super::context::{Came, Context, Trouble, key, now};
+use super::calls::CallOutcome;
+use super::context::{StewardContext, WorkFailure, WorkOutcome, key, now};
 use super::events::BuildEnded;
-use super::inquiry::{Found, Stand};
-use super::notes::Notes;
-use super::progress::Reporter;
-use super::zuul::{Fetched, Vain};
+use super::notes::ImageNotes;
+use super::progress::ProgressReporter;
+use super::recovery::{JobResult, ReportedState};
+use super::renewable_lock::RenewableLock;
+use super::zuul::{FailedImport, ImportSource};
 use crate::jobs::{
-    BuildJob, BuildResult, Failure, FailureKind, Function, ImportJob, Provenance, from_payload,
+    BuildJob, BuildResult, FailureKind, Function, ImportJob, JobFailure, Provenance, from_payload,
 };
 
-impl Context {
+impl StewardContext {
     pub(super) async fn build(
         &self,
         image: &ImageName,
         formats: &BTreeSet<Box<str>>,
-    ) -> Result<Came> {
+    ) -> Result<WorkOutcome> {
         let action = Action::Build {
             formats: formats.clone(),
         };
-        let Some((claim, picture)) = self.claim_image(image, &action).await? else {
-            return Ok(Came::ToNothing);
+        let Some((lock, picture)) = self.lock_image(image, &action).await? else {
+            return Ok(WorkOutcome::Skipped);
         };
-        if self.adopt_any(&picture).await? {
-            claim.release().await?;
-            return Ok(Came::Through);
+        if self.adopt_lost_build(&picture).await? {
+            lock.release().await?;
+            return Ok(WorkOutcome::Done);
         }
         let key = key(image, BuildId::from_u128(Uuid::new_v4().as_u128()));
         let mut record = ImageBuild::new(BuildState::Building, now());
         record.builder = Some((&*self.hostname).into());
         record.formats = formats.iter().collect();
         let stat = self.registry.images().create_build(&key, &record).await?;
-        tracing::info!(%image, build = %key.build, "build begins");
-        let build = Running::new(self, key, stat.czxid, formats.clone());
-        build.begin(claim).await
+        tracing::info!(%image, build = %key.build, "started build");
+        let build = BuildAttempt::new(self, key, stat.czxid, formats.clone());
+        build.submit_build(lock).await
     }
 
-    /// Takes over a build that lost its steward.
-    pub(super) async fn resume_build(&self, image: &ImageName, build: BuildId) -> Result<Came> {
+    /// Resumes a build whose steward is gone.
+    pub(super) async fn resume_build(
+        &self,
+        image: &ImageName,
+        build: BuildId,
+    ) -> Result<WorkOutcome> {
         let action = Action::ResumeBuild { build };
-        let Some((claim, _)) = self.claim_image(image, &action).await? else {
-            return Ok(Came::ToNothing);
+        let Some((lock, _)) = self.lock_image(image, &action).await? else {
+            return Ok(WorkOutcome::Skipped);
         };
         let key = key(image, build);
         let Some(stored) = self.registry.images().build(&key).await? else {
-            claim.release().await?;
-            return Ok(Came::ToNothing);
+            lock.release().await?;
+            return Ok(WorkOutcome::Skipped);
         };
-        tracing::info!(%image, %build, "a build without a steward is taken over");
-        let asked = stored.value.formats.iter().map(Box::from).collect();
-        let mut running = Running::new(self, key, stored.stat.czxid, asked);
-        running.whole = false;
+        tracing::info!(%image, %build, "resumed build without steward");
+        let requested = stored.value.formats.iter().map(Box::from).collect();
+        let mut attempt = BuildAttempt::new(self, key, stored.stat.czxid, requested);
+        attempt.observed_from_start = false;
         if let Some(zuul_build) = &stored.value.zuul_build_uuid {
-            running = running.importing(self.fetched(image, zuul_build));
+            attempt = attempt.with_import(self.import_source(image, zuul_build));
         }
         let tree = &**self.registry.tree();
-        let reporter = Reporter::begin(tree, image, build, None).await;
-        let found = self.inquire_build(&running.key, &running.function()).await;
+        let reporter = ProgressReporter::start(tree, image, build, None).await;
+        let job_result = self.recover_build(&attempt.key, &attempt.function()).await;
         reporter.end().await;
-        running.end(claim, found).await
+        attempt.finish(lock, job_result).await
     }
 
-    /// Takes away a request that was left when the image was built for it. The store cannot delete a record on the condition that it
-    /// is still the same one, so everybody who takes requests away, Python builders too, has the image's lock: between
-    /// the look and the deletion, none can go and a later one take its place.
-    pub(super) async fn clear_request(&self, image: &ImageName, order: i64) -> Result<Came> {
+    /// Deletes a build request that has been served. The store cannot delete a record on condition of its identity, so requests
+    /// are only deleted, also by Python builders, while the image is locked: a newer request cannot take its place in between.
+    pub(super) async fn clear_request(&self, image: &ImageName, order: i64) -> Result<WorkOutcome> {
         let action = Action::ClearRequest { order };
-        let Some((claim, _)) = self.claim_image(image, &action).await? else {
-            return Ok(Came::ToNothing);
+        let Some((lock, _)) = self.lock_image(image, &action).await? else {
+            return Ok(WorkOutcome::Skipped);
         };
         self.registry.images().delete_build_request(image).await?;
-        claim.release().await?;
-        Ok(Came::Through)
+        lock.release().await?;
+        Ok(WorkOutcome::Done)
     }
 
-    pub(super) async fn claim_image(
+    pub(super) async fn lock_image(
         &self,
         image: &ImageName,
         action: &Action,
-    ) -> Result<Option<(Claim, Picture)>> {
+    ) -> Result<Option<(RenewableLock, Picture)>> {
         let lock = self.registry.images().building_lock(image)?;
-        let Some(claim) = Claim::attempt(lock).await? else {
+        let Some(lock) = RenewableLock::try_acquire(lock).await? else {
             return Ok(None);
         };
         let unlock = |picture: &mut Picture| picture.building = false;
         if let Some(picture) = self.confirm(image, action, unlock).await? {
-            return Ok(Some((claim, picture)));
+            return Ok(Some((lock, picture)));
         }
-        claim.release().await?;
+        lock.release().await?;
         Ok(None)
     }
 }
 
-/// A build that has a record.
-pub(super) struct Running<'c> {
-    ctx: &'c Context,
+/// A build with a record.
+pub(super) struct BuildAttempt<'c> {
+    ctx: &'c StewardContext,
     key: BuildKey,
     order: i64,
-    asked: BTreeSet<Box<str>>,
-    /// The build of Zuul that it is fetched from.
-    fetched: Option<Fetched>,
-    /// Somebody was asked to make it. Otherwise its failure says nothing of what it would have been made of.
-    tried: bool,
-    /// Its worker has said itself why it failed, as the answer to the job.
-    answered: bool,
-    begun: Instant,
-    /// It was seen from its beginning on, so that it is known how long it took.
-    whole: bool,
+    requested: BTreeSet<Box<str>>,
+    /// The Zuul build to import from.
+    import: Option<ImportSource>,
+    /// Whether the job was submitted. Otherwise a failure does not count against the Zuul build.
+    submitted: bool,
+    /// Whether the failure was reported by the worker as the result of the job.
+    reported_by_worker: bool,
+    started: Instant,
+    /// Whether the whole build was observed, so that its duration is known.
+    observed_from_start: bool,
 }
 
-impl<'c> Running<'c> {
+impl<'c> BuildAttempt<'c> {
     pub(super) fn new(
-        ctx: &'c Context,
+        ctx: &'c StewardContext,
         key: BuildKey,
         order: i64,
-        asked: BTreeSet<Box<str>>,
+        requested: BTreeSet<Box<str>>,
     ) -> Self {
         Self {
             ctx,
             key,
             order,
-            asked,
-            fetched: None,
-            tried: true,
-            answered: false,
-            begun: Instant::now(),
-            whole: true,
+            requested,
+            import: None,
+            submitted: true,
+            reported_by_worker: false,
+            started: Instant::now(),
+            observed_from_start: true,
         }
     }
 
-    /// It is fetched from a build of Zuul.
-    pub(super) fn importing(mut self, fetched: Fetched) -> Self {
-        self.fetched = Some(fetched);
+    /// Makes the attempt an import of a Zuul build.
+    pub(super) fn with_import(mut self, import: ImportSource) -> Self {
+        self.import = Some(import);
         self
     }
 
     fn function(&self) -> Function {
         let image = self.key.image.clone();
-        match self.fetched {
+        match self.import {
             Some(_) => Function::Import(image),
             None => Function::Build(image),
         }
     }
 
-    async fn begin(self, claim: Claim) -> Result<Came> {
+    async fn submit_build(self, lock: RenewableLock) -> Result<WorkOutcome> {
         let job = BuildJob {
             image_id: ImageId::from(self.key.build),
             managed: Some((&*self.ctx.system).into()),
-            formats: self.asked.iter().cloned().collect(),
+            formats: self.requested.iter().cloned().collect(),
             stream: false,
         };
-        self.submit(claim, &job).await
+        self.submit(lock, &job).await
     }
 
-    pub(super) async fn begin_import(self, claim: Claim, job: &ImportJob) -> Result<Came> {
-        self.submit(claim, job).await
+    pub(super) async fn submit_import(
+        self,
+        lock: RenewableLock,
+        job: &ImportJob,
+    ) -> Result<WorkOutcome> {
+        self.submit(lock, job).await
     }
 
-    async fn submit(mut self, claim: Claim, job: &impl Serialize) -> Result<Came> {
+    async fn submit(mut self, lock: RenewableLock, job: &impl Serialize) -> Result<WorkOutcome> {
         let (ctx, build) = (self.ctx, self.key.build);
         let function = self.function();
         let tree = &**ctx.registry.tree();
-        let mut reporter = Reporter::begin(tree, &self.key.image, build, None).await;
-        let answer = match ctx.submit(&function, job).await {
+        let mut reporter = ProgressReporter::start(tree, &self.key.image, build, None).await;
+        let outcome = match ctx.submit(&function, job).await {
             Ok(job) => {
-                ctx.follow(&function, build, job, &mut reporter, Stand::of_build)
-                    .await
+                ctx.follow(
+                    &function,
+                    build,
+                    job,
+                    &mut reporter,
+                    ReportedState::of_build,
+                )
+                .await
             }
-            Err(answer) => answer,
+            Err(outcome) => outcome,
         };
-        let found = match answer {
-            Answer::Done(data) => match from_payload::<BuildResult>(&function, &data) {
-                Ok(result) if result.image_id.build() == Some(build) => Found::Done(result),
-                // A worker that knows only the old answer, or garbles the new one.
-                _ => ctx.inquire_build(&self.key, &function).await,
+        let job_result = match outcome {
+            CallOutcome::Done(data) => match from_payload::<BuildResult>(&function, &data) {
+                Ok(result) if result.image_id.build() == Some(build) => JobResult::Done(result),
+                // The worker sent a result without details, or an invalid one.
+                _ => ctx.recover_build(&self.key, &function).await,
             },
-            Answer::Failed(failure) => {
-                self.answered = true;
-                Found::Failed(failure)
+            CallOutcome::Failed(failure) => {
+                self.reported_by_worker = true;
+                JobResult::Failed(failure)
             }
-            Answer::Lost(reason) => {
-                tracing::info!(image = %self.key.image, %build, reason, "the answer to a build was lost");
-                ctx.inquire_build(&self.key, &function).await
+            CallOutcome::Lost(reason) => {
+                tracing::info!(image = %self.key.image, %build, reason, "lost connection to build job; asking its worker");
+                ctx.recover_build(&self.key, &function).await
             }
-            Answer::Unsent(reason) => {
-                self.tried = false;
-                Found::Failed(Failure::unable(reason))
+            CallOutcome::NotSent(reason) => {
+                self.submitted = false;
+                JobResult::Failed(JobFailure::unable(reason))
             }
         };
         reporter.end().await;
-        self.end(claim, found).await
+        self.finish(lock, job_result).await
     }
 
-    async fn end(self, mut claim: Claim, found: Found<BuildResult>) -> Result<Came> {
-        let result = match found {
-            Found::Done(result) => Ok(result),
-            Found::Failed(failure) => Err(failure),
-            Found::Nothing => {
-                if self.fetched.is_none() {
-                    self.note_lost().await?;
+    async fn finish(
+        self,
+        mut lock: RenewableLock,
+        job_result: JobResult<BuildResult>,
+    ) -> Result<WorkOutcome> {
+        let result = match job_result {
+            JobResult::Done(result) => Ok(result),
+            JobResult::Failed(failure) => Err(failure),
+            JobResult::Lost => {
+                if self.import.is_none() {
+                    self.record_lost().await?;
                 }
-                Err(Failure::unable("no worker knows of the build any more"))
+                Err(JobFailure::unable("the build was lost: no worker has it"))
             }
         };
-        // Before the build can be used: whoever asks where it comes from is told.
+        // Recorded before the build can be used, so that its origin is always known.
         let provenance = result.as_ref().ok().and_then(|r| r.provenance.as_ref());
         if provenance.is_some() {
-            self.note_provenance(provenance).await?;
+            self.record_provenance(provenance).await?;
         }
         let stored = loop {
-            match self.store(claim.guard(), result.as_ref().ok()).await {
-                Err(error) if error.is_connection() => claim.renew().await?,
+            match self.store(lock.guard(), result.as_ref().ok()).await {
+                Err(error) if error.is_connection() => lock.renew().await?,
                 stored => break stored?,
             }
         };
         if stored {
             let is_ready = result.is_ok();
-            self.note(result).await?;
+            self.record_result(result).await?;
             if is_ready {
                 self.clear_request().await?;
             }
         } else if provenance.is_some() {
-            self.note_provenance(None).await?;
+            self.record_provenance(None).await?;
         }
-        claim.release().await?;
-        Ok(Came::Through)
+        lock.release().await?;
+        Ok(WorkOutcome::Done)
     }
 
-    /// Takes away the request that it was built for, as long as the image is ours.
+    /// Deletes the request that the build serves. The image must be locked.
     async fn clear_request(&self) -> Result<()> {
         let images = self.ctx.registry.images();
         let request = images.build_request(&self.key.image).await?;
@@ -250,31 +267,32 @@ impl<'c> Running<'c> {
         Ok(())
     }
 
-    /// Whether its worker was stopped, or was unable to make it and another one can be asked. A worker that was unable has
-    /// withdrawn its function. What was lost with its worker may have been the reason for that.
-    async fn can_be_repeated_at_once(&self, failure: &Failure) -> bool {
+    /// Returns whether the build can be retried at once: its worker was stopped, or was unable to build the image and another
+    /// worker is registered. A worker that was unable has unregistered its function. A build that was lost with its worker is
+    /// not retried at once, since it may be the cause of that.
+    async fn can_retry_at_once(&self, failure: &JobFailure) -> bool {
         match failure.kind {
             FailureKind::Interrupted => true,
-            FailureKind::Unable if self.answered => {
-                let functions = self.ctx.directory.fresh().await;
-                functions.answers(&self.function())
+            FailureKind::Unable if self.reported_by_worker => {
+                let functions = self.ctx.directory.refresh().await;
+                functions.is_registered(&self.function())
             }
             _ => false,
         }
     }
 
-    async fn note_lost(&self) -> Result<()> {
+    async fn record_lost(&self) -> Result<()> {
         let tree = &**self.ctx.registry.tree();
-        Notes::change(tree, &self.key.image, |notes| {
-            notes.lose(self.key.build, now());
+        ImageNotes::change(tree, &self.key.image, |notes| {
+            notes.add_lost(self.key.build, now());
         })
         .await
     }
 
-    async fn note_provenance(&self, provenance: Option<&Provenance>) -> Result<()> {
+    async fn record_provenance(&self, provenance: Option<&Provenance>) -> Result<()> {
         let build = self.key.build;
         let tree = &**self.ctx.registry.tree();
-        Notes::change(tree, &self.key.image, |notes| match provenance {
+        ImageNotes::change(tree, &self.key.image, |notes| match provenance {
             Some(provenance) => {
                 let known = notes.builds.entry(build).or_default();
                 known.provenance = Some(provenance.clone());
@@ -286,7 +304,7 @@ impl<'c> Running<'c> {
         .await
     }
 
-    /// False if somebody else has ended the build, or it is gone.
+    /// Stores the result. Returns `false` if the build has already ended or its record is gone.
     async fn store(&self, guard: &LockGuard, result: Option<&BuildResult>) -> Result<bool> {
         let images = self.ctx.registry.images();
         guard.tree().sync().await?;
@@ -318,9 +336,9 @@ impl<'c> Running<'c> {
         record
     }
 
-    async fn note(&self, result: Result<BuildResult, Failure>) -> Result<()> {
+    async fn record_result(&self, result: Result<BuildResult, JobFailure>) -> Result<()> {
         let (ctx, image, build) = (self.ctx, &self.key.image, self.key.build);
-        let took = self.begun.elapsed();
+        let took = self.started.elapsed();
         let result = match result {
             Ok(result) => result,
             Err(failure) => {
@@ -330,29 +348,29 @@ impl<'c> Running<'c> {
                     formats: None,
                     exit_code: failure.exit_code.unwrap_or(1),
                 });
-                let counts = !self.can_be_repeated_at_once(&failure).await;
-                if let Some(fetched) = self.fetched.as_ref().filter(|_| self.tried && counts) {
-                    let vain = Vain {
+                let counts = !self.can_retry_at_once(&failure).await;
+                if let Some(import) = self.import.as_ref().filter(|_| self.submitted && counts) {
+                    let failed = FailedImport {
                         key: &self.key,
                         order: self.order,
                         failure: &failure,
                     };
-                    // The next one may be better, and does not have to wait for this one.
-                    if ctx.spurn(fetched, &vain).await? {
-                        return ctx.worked(image, &Subject::Build).await;
+                    // Another Zuul build can be imported without waiting for this one.
+                    if ctx.mark_bad(import, &failed).await? {
+                        return ctx.clear_failures(image, &Subject::Build).await;
                     }
                 }
-                let trouble = Trouble {
+                let work_failure = WorkFailure {
                     subject: Subject::Build,
                     build,
                     order: self.order,
                     reason: failure.reason,
                     counts,
                 };
-                return ctx.failed(image, trouble).await;
+                return ctx.record_failure(image, work_failure).await;
             }
         };
-        tracing::info!(%image, %build, builder = %result.builder, "build is ready");
+        tracing::info!(%image, %build, builder = %result.builder, "completed build");
         let formats: Vec<_> = result.formats.iter().map(|(f, i)| (&**f, i)).collect();
         ctx.events.built(&BuildEnded {
             image,
@@ -360,21 +378,24 @@ impl<'c> Running<'c> {
             formats: Some(&formats),
             exit_code: 0,
         });
-        if let Some(fetched) = &self.fetched {
-            ctx.unspurn(image, fetched).await?;
+        if let Some(import) = &self.import {
+            ctx.clear_bad(image, import).await?;
         }
         if let Some(provenance) = &result.provenance {
             let sent = provenance.artifacts.values().map(|file| file.sent.size);
             ctx.events.fetched(image, sent.sum());
         }
-        let made_less = self.asked.iter().any(|f| !result.formats.contains_key(f));
-        Notes::change(&**ctx.registry.tree(), image, |notes| {
+        let made_less = self
+            .requested
+            .iter()
+            .any(|f| !result.formats.contains_key(f));
+        ImageNotes::change(&**ctx.registry.tree(), image, |notes| {
             notes.setbacks.remove(&Subject::Build);
-            if self.whole {
+            if self.observed_from_start {
                 notes.durations.add_build(took);
             }
             if made_less {
-                notes.builds.entry(build).or_default().asked = self.asked.clone();
+                notes.builds.entry(build).or_default().asked = self.requested.clone();
             }
         })
         .await

@@ -1,7 +1,7 @@
-//! Calls to workers.
+//! Gearman calls to workers.
 //!
-//! Each call has a client of its own: a job server forgets the jobs of a client that is gone, so a call that is
-//! given up is not carried out later, when nobody wants it any more.
+//! Each call uses its own client. A job server drops queued jobs of a disconnected client, so an abandoned call is not executed
+//! later.
 
 use std::time::Duration;
 
@@ -15,100 +15,101 @@ use serde::Serialize;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::context::Context;
-use super::inquiry::{Found, Stand};
-use super::progress::Reporter;
-use crate::jobs::{Failure, Function, ImageInfo, to_payload};
+use super::context::StewardContext;
+use super::progress::ProgressReporter;
+use super::recovery::{JobResult, ReportedState};
+use crate::jobs::{Function, ImageInfo, JobFailure, to_payload};
 
-/// How a call ended.
+/// The outcome of a call.
 #[derive(Debug)]
-pub(super) enum Answer {
+pub(super) enum CallOutcome {
     Done(Bytes),
-    /// The worker says that it went wrong.
-    Failed(Failure),
-    /// Whether it was carried out is not known.
+    /// The worker reported a failure.
+    Failed(JobFailure),
+    /// It is unknown whether the call was executed.
     Lost(String),
-    /// It was not carried out: nobody could be asked.
-    Unsent(String),
+    /// The call was not submitted.
+    NotSent(String),
 }
 
-/// A job that a server has taken.
+/// A job that was accepted by a job server.
 #[derive(Debug)]
-pub(super) struct Placed {
+pub(super) struct ServerJob {
     job: SubmittedJob,
-    /// The place of the server. The job is on this one only, whatever others offer.
+    /// The index of the job server.
     server: usize,
 }
 
-/// What can be said of a job that says nothing.
-enum Sign {
-    /// It is worked on, or will be as soon as a worker is free.
-    OfLife,
-    /// It has been done, so its answer is lost.
-    OfItsEnd,
-    /// Nobody on its server could take it.
-    OfDesertion,
-    None,
+/// The status of a job that sends no events.
+enum JobStatus {
+    /// The job is running or queued.
+    Running,
+    /// The job is finished; its result was lost.
+    Finished,
+    /// No worker on its job server can run it.
+    NoWorker,
+    Unknown,
 }
 
-impl Context {
+impl StewardContext {
     pub(super) async fn submit(
         &self,
         function: &Function,
         payload: &impl Serialize,
-    ) -> Result<Placed, Answer> {
-        let functions = self.directory.fresh().await;
-        let server = functions.server_of(function);
+    ) -> Result<ServerJob, CallOutcome> {
+        let functions = self.directory.refresh().await;
+        let server = functions.find_server(function);
         let server = server.and_then(|server| Some((server, self.directory.endpoint(server)?)));
         let Some((server, endpoint)) = server else {
-            let nobody = || format!("no worker answers {function}");
-            let reason = functions.silence().unwrap_or_else(nobody);
-            return Err(Answer::Unsent(reason));
+            let no_worker = || format!("no worker has registered {function}");
+            let reason = functions.unavailable_reason().unwrap_or_else(no_worker);
+            return Err(CallOutcome::NotSent(reason));
         };
         let client = JobClient::new(JobClientOptions::new(vec![endpoint.clone()]));
         let request = JobRequest::new(function.to_string(), to_payload(payload))
             .unique(Uuid::new_v4().simple().to_string());
         match client.submit(&request).await {
-            Ok(job) => Ok(Placed { job, server }),
+            Ok(job) => Ok(ServerJob { job, server }),
             Err(
                 error @ (ClientError::OutcomeUnknown { .. }
                 | ClientError::UnexpectedResponse { .. }),
-            ) => Err(Answer::Lost(error.to_string())),
-            Err(error) => Err(Answer::Unsent(error.to_string())),
+            ) => Err(CallOutcome::Lost(error.to_string())),
+            Err(error) => Err(CallOutcome::NotSent(error.to_string())),
         }
     }
 
-    /// A call that is answered soon.
+    /// Makes a short call and waits for its result.
     pub(super) async fn call(
         &self,
         function: &Function,
         payload: &impl Serialize,
         limit: Duration,
-    ) -> Answer {
+    ) -> CallOutcome {
         let job = match self.submit(function, payload).await {
             Ok(placed) => placed.job,
-            Err(answer) => return answer,
+            Err(outcome) => return outcome,
         };
         match tokio::time::timeout(limit, job.wait()).await {
-            Ok(outcome) => answer(function, outcome),
-            Err(_) => Answer::Lost(format!("{function} was not answered within {limit:?}")),
+            Ok(outcome) => call_outcome(function, outcome),
+            Err(_) => CallOutcome::Lost(format!("{function} timed out after {limit:?}")),
         }
     }
 
-    /// Stays with a long job until its end. While it says nothing, its worker is asked now and then whether it is
-    /// still at it; `stand` finds that in what the worker says of the build.
+    /// Waits for the end of a long job and reports its progress. If the job sends no events, its worker is queried for the image;
+    /// `state` extracts the state of the job from that.
     pub(super) async fn follow<T>(
         &self,
         function: &Function,
         build: BuildId,
-        Placed { mut job, server }: Placed,
-        reporter: &mut Reporter<'_>,
-        stand: impl Fn(ImageInfo) -> Stand<T>,
-    ) -> Answer {
-        let silence = self.timing.silence;
-        let desertion = silence.min(self.timing.quiet + self.timing.patience);
+        ServerJob { mut job, server }: ServerJob,
+        reporter: &mut ProgressReporter<'_>,
+        state: impl Fn(ImageInfo) -> ReportedState<T>,
+    ) -> CallOutcome {
+        let silence_timeout = self.timing.silence_timeout;
+        let no_worker_timeout =
+            silence_timeout.min(self.timing.status_check_after + self.timing.lost_after);
         let mut data = BytesMut::new();
-        let mut heard = Instant::now();
+        let mut last_heard = Instant::now();
         loop {
             let next = async {
                 loop {
@@ -118,21 +119,21 @@ impl Context {
                     }
                 }
             };
-            let event = match tokio::time::timeout(self.timing.quiet, next).await {
+            let event = match tokio::time::timeout(self.timing.status_check_after, next).await {
                 Ok(event) => event.unwrap_or(JobEvent::ConnectionLost),
-                Err(_) => match self.sign(function, build, server, &stand).await {
-                    Sign::OfLife => {
-                        heard = Instant::now();
+                Err(_) => match self.job_status(function, build, server, &state).await {
+                    JobStatus::Running => {
+                        last_heard = Instant::now();
                         continue;
                     }
-                    Sign::OfItsEnd => JobEvent::ConnectionLost,
-                    // A worker that restarts is back by then.
-                    Sign::OfDesertion if heard.elapsed() < desertion => continue,
-                    Sign::None if heard.elapsed() < silence => continue,
-                    Sign::OfDesertion | Sign::None => JobEvent::ConnectionLost,
+                    JobStatus::Finished => JobEvent::ConnectionLost,
+                    // Leaves a restarting worker time to return.
+                    JobStatus::NoWorker if last_heard.elapsed() < no_worker_timeout => continue,
+                    JobStatus::Unknown if last_heard.elapsed() < silence_timeout => continue,
+                    JobStatus::NoWorker | JobStatus::Unknown => JobEvent::ConnectionLost,
                 },
             };
-            heard = Instant::now();
+            last_heard = Instant::now();
             match event {
                 JobEvent::Status {
                     numerator,
@@ -142,56 +143,58 @@ impl Context {
                 JobEvent::Warning(_) => {}
                 JobEvent::Complete(last) => {
                     data.extend_from_slice(&last);
-                    return Answer::Done(data.freeze());
+                    return CallOutcome::Done(data.freeze());
                 }
-                JobEvent::Fail => return answer(function, JobOutcome::Fail(data.freeze())),
-                JobEvent::Exception(text) => return answer(function, JobOutcome::Exception(text)),
-                JobEvent::ConnectionLost => return answer(function, JobOutcome::Unknown),
+                JobEvent::Fail => return call_outcome(function, JobOutcome::Fail(data.freeze())),
+                JobEvent::Exception(text) => {
+                    return call_outcome(function, JobOutcome::Exception(text));
+                }
+                JobEvent::ConnectionLost => return call_outcome(function, JobOutcome::Unknown),
             }
         }
     }
 
-    /// Asks after a job that is on this server.
-    async fn sign<T>(
+    /// Queries the status of a job on this job server.
+    async fn job_status<T>(
         &self,
         function: &Function,
         build: BuildId,
         server: usize,
-        stand: impl Fn(ImageInfo) -> Stand<T>,
-    ) -> Sign {
-        let stand = self.info(build).await.map(stand);
-        let functions = self.directory.fresh().await;
-        let begun = Function::Info(ImageId::from(build));
-        let waits = match stand {
-            Some(Stand::UnderWay) => return Sign::OfLife,
-            Some(Stand::Ended(Found::Done(_))) => return Sign::OfItsEnd,
-            Some(Stand::Ended(_)) => false,
-            Some(Stand::Unknown) => true,
-            // Whoever has begun would answer.
-            None => !functions.answers(&begun),
+        state: impl Fn(ImageInfo) -> ReportedState<T>,
+    ) -> JobStatus {
+        let state = self.info(build).await.map(state);
+        let functions = self.directory.refresh().await;
+        let info_function = Function::Info(ImageId::from(build));
+        let waits = match state {
+            Some(ReportedState::Running) => return JobStatus::Running,
+            Some(ReportedState::Ended(JobResult::Done(_))) => return JobStatus::Finished,
+            Some(ReportedState::Ended(_)) => false,
+            Some(ReportedState::Unknown) => true,
+            // A worker that has started the job would have registered this function.
+            None => !functions.is_registered(&info_function),
         };
-        match (functions.answers_on(server, function), waits) {
-            (false, _) => Sign::OfDesertion,
-            (true, true) => Sign::OfLife,
-            (true, false) => Sign::None,
+        match (functions.is_registered_on(server, function), waits) {
+            (false, _) => JobStatus::NoWorker,
+            (true, true) => JobStatus::Running,
+            (true, false) => JobStatus::Unknown,
         }
     }
 }
 
-fn answer(function: &Function, outcome: JobOutcome) -> Answer {
+fn call_outcome(function: &Function, outcome: JobOutcome) -> CallOutcome {
     match outcome {
-        JobOutcome::Complete(data) => Answer::Done(data),
-        // A job server says that a job has failed when its worker is gone. Only a worker says why.
-        JobOutcome::Fail(data) => match Failure::from_data(&data) {
-            Some(failure) => Answer::Failed(failure),
-            None => Answer::Lost(format!("{function} failed and its worker did not say why")),
+        JobOutcome::Complete(data) => CallOutcome::Done(data),
+        // A job server also reports a failed job if its worker disconnected. Only a worker sends a reason.
+        JobOutcome::Fail(data) => match JobFailure::from_data(&data) {
+            Some(failure) => CallOutcome::Failed(failure),
+            None => CallOutcome::Lost(format!("{function} failed: its worker gave no reason")),
         },
         JobOutcome::Exception(text) => {
             let text = String::from_utf8_lossy(&text);
-            Answer::Lost(format!("{function} ended unexpectedly: {text}"))
+            CallOutcome::Lost(format!("{function} ended unexpectedly: {text}"))
         }
-        JobOutcome::Unknown => Answer::Lost(format!(
-            "the connection was lost before {function} was answered"
-        )),
+        JobOutcome::Unknown => {
+            CallOutcome::Lost(format!("connection lost while waiting for {function}"))
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! What every piece of work has at hand.
+//! State that is shared by all work of a steward.
 
 use std::sync::Arc;
 
@@ -11,63 +11,62 @@ use nodeyard_store::registry::Registry;
 use tokio::sync::{Semaphore, watch};
 use uuid::Uuid;
 
-use super::events::Events;
-use super::functions::{Directory, Functions};
-use super::notes::Notes;
-use super::options::{Options, Timing};
-use super::zuul::Zuuls;
-use super::{Parts, picture};
+use super::events::StewardEvents;
+use super::functions::{FunctionDirectory, RegisteredFunctions};
+use super::notes::ImageNotes;
+use super::options::{Options, StewardTiming};
+use super::zuul::ZuulSources;
+use super::{StewardDependencies, image_state};
 
-/// Cloning is cheap.
+/// The shared state of a steward. Cloning is cheap.
 #[derive(Debug, Clone)]
-pub(super) struct Context {
+pub(super) struct StewardContext {
     pub(super) registry: Registry,
     config: watch::Receiver<Arc<Config>>,
-    pub(super) directory: Directory,
+    pub(super) directory: FunctionDirectory,
     pub(super) system: Arc<str>,
     pub(super) hostname: Arc<str>,
-    /// The name under which this steward reports to launchers.
+    /// The name of this steward in its reports to launchers.
     pub(super) name: Arc<str>,
     pub(super) cleans: bool,
-    pub(super) timing: Timing,
+    pub(super) timing: StewardTiming,
     pub(super) pace: Pace,
-    pub(super) events: Arc<dyn Events>,
-    pub(super) zuuls: Arc<Zuuls>,
-    /// Most uploads at once.
+    pub(super) events: Arc<dyn StewardEvents>,
+    pub(super) zuul_sources: Arc<ZuulSources>,
+    /// Limits concurrent uploads.
     pub(super) uploads: Arc<Semaphore>,
 }
 
-/// What a piece of work came to.
+/// The result of one unit of work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Came {
-    /// Something was done, or failed and has been noted.
-    Through,
-    /// Somebody else has the lock, or there is nothing to do any more.
-    ToNothing,
+pub(super) enum WorkOutcome {
+    /// The work was done, or it failed and the failure was recorded.
+    Done,
+    /// The lock is held by another process, or there is nothing left to do.
+    Skipped,
 }
 
-/// What failed, for the notes.
-pub(super) struct Trouble {
+/// A failure to be recorded in the notes.
+pub(super) struct WorkFailure {
     pub(super) subject: Subject,
     pub(super) build: BuildId,
     pub(super) order: i64,
     pub(super) reason: String,
-    /// Whether the next attempt waits. Otherwise nothing is wrong with what was attempted: the worker was stopped, or another
-    /// one can do it.
+    /// Whether the failure counts towards backoff. It does not if the worker was stopped or another worker can do the work.
     pub(super) counts: bool,
 }
 
-impl Context {
+impl StewardContext {
     pub(super) fn new(
         registry: Registry,
         system: Box<str>,
-        directory: Directory,
+        directory: FunctionDirectory,
         options: Options,
-        parts: &Parts,
+        dependencies: &StewardDependencies,
     ) -> Self {
         Self {
             registry,
-            config: parts.config.clone(),
+            config: dependencies.config.clone(),
             directory,
             system: system.into(),
             hostname: options.hostname.into(),
@@ -75,8 +74,8 @@ impl Context {
             cleans: options.cleans,
             timing: options.timing,
             pace: options.pace,
-            events: Arc::clone(&parts.events),
-            zuuls: Arc::default(),
+            events: Arc::clone(&dependencies.events),
+            zuul_sources: Arc::default(),
             uploads: Arc::new(Semaphore::new(options.uploads)),
         }
     }
@@ -85,49 +84,57 @@ impl Context {
         Arc::clone(&self.config.borrow())
     }
 
-    /// What the configuration says of an image, if it still has it.
+    /// Returns the configuration of an image, if there is one.
     pub(super) fn image(&self, image: &ImageName) -> Option<ImageDefinition> {
         self.config.borrow().images.get(image.as_str()).cloned()
     }
 
-    pub(super) async fn draw(&self, image: &ImageName, functions: &Functions) -> Result<Picture> {
-        picture::draw(&self.registry, &self.config(), functions, image).await
+    pub(super) async fn load_image_state(
+        &self,
+        image: &ImageName,
+        functions: &RegisteredFunctions,
+    ) -> Result<Picture> {
+        image_state::load_image_state(&self.registry, &self.config(), functions, image).await
     }
 
     pub(super) fn decide(&self, picture: &Picture) -> Plan {
         images::decide(picture, &self.pace, now())
     }
 
-    /// Whether an action is still what the plan wants, now that its lock is ours; with the picture that says so.
-    /// `unlock` takes our own lock out of the picture.
+    /// Checks, while its lock is held, that an action is still part of the plan, and returns the state of the image if so.
+    /// `unlock` removes our own lock from the state.
     pub(super) async fn confirm(
         &self,
         image: &ImageName,
         action: &Action,
         unlock: impl FnOnce(&mut Picture),
     ) -> Result<Option<Picture>> {
-        let functions = self.directory.fresh().await;
-        let mut picture = self.draw(image, &functions).await?;
+        let functions = self.directory.refresh().await;
+        let mut picture = self.load_image_state(image, &functions).await?;
         unlock(&mut picture);
         let plan = self.decide(&picture);
         Ok(plan.actions.contains(action).then_some(picture))
     }
 
-    /// Remembers a failure, so that it is not repeated at once.
-    pub(super) async fn failed(&self, image: &ImageName, trouble: Trouble) -> Result<()> {
-        let Trouble {
+    /// Records a failure, which delays the next attempt.
+    pub(super) async fn record_failure(
+        &self,
+        image: &ImageName,
+        work_failure: WorkFailure,
+    ) -> Result<()> {
+        let WorkFailure {
             subject,
             build,
             order,
             reason,
             counts,
-        } = trouble;
+        } = work_failure;
         if counts {
             tracing::warn!(%image, %build, ?subject, reason, "image work failed");
         } else {
-            tracing::info!(%image, %build, ?subject, reason, "image work was not completed; retrying at once");
+            tracing::info!(%image, %build, ?subject, reason, "image work was interrupted; retrying at once");
         }
-        // Whoever asks for a build starts the count anew.
+        // A new build request resets the count.
         let request = match subject {
             Subject::Build => self.registry.images().build_request(image).await?,
             _ => None,
@@ -140,19 +147,19 @@ impl Context {
             order,
             reason,
         };
-        Notes::change(&**self.registry.tree(), image, |notes| {
+        ImageNotes::change(&**self.registry.tree(), image, |notes| {
             let last = notes.setbacks.get(&subject);
             let anew = request.is_some_and(|request| {
                 last.is_some_and(|last| last.order < request.czxid && request.czxid < order)
             });
-            notes.fail(subject.clone(), latest.clone(), anew);
+            notes.record_failure(subject.clone(), latest.clone(), anew);
         })
         .await
     }
 
-    /// Forgets failures of what has worked by now.
-    pub(super) async fn worked(&self, image: &ImageName, subject: &Subject) -> Result<()> {
-        Notes::change(&**self.registry.tree(), image, |notes| {
+    /// Removes the recorded failures of a subject.
+    pub(super) async fn clear_failures(&self, image: &ImageName, subject: &Subject) -> Result<()> {
+        ImageNotes::change(&**self.registry.tree(), image, |notes| {
             notes.setbacks.remove(subject);
         })
         .await

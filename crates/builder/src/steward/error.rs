@@ -1,12 +1,11 @@
-//! Why a steward cannot go on.
+//! Errors that end a steward.
 
-/// Everything else is handled where it happens: a steward outlasts its job servers, its workers, and its store's
-/// absences.
+/// An error that ends a steward. Failures of job servers and workers and lost store connections are handled where they occur.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    #[error("the store has been closed while the steward was running")]
+    #[error("the store was closed while the steward was running")]
     StoreClosed,
-    #[error("the steward cannot prepare the store")]
+    #[error("failed to prepare the store for the steward")]
     Store(#[from] nodeyard_store::Error),
 }

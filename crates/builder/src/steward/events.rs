@@ -1,4 +1,4 @@
-//! What happened, for metrics.
+//! Events of a steward, for metrics.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,27 +7,27 @@ use nodeyard_model::{ImageName, ProviderName};
 
 use crate::jobs::FormatInfo;
 
-/// Is told what happens. All methods are called in the middle of work, so they must be quick.
-pub trait Events: fmt::Debug + Send + Sync {
-    /// A build ended that this steward has waited for.
+/// Receives the events of a steward. Methods must not block.
+pub trait StewardEvents: fmt::Debug + Send + Sync {
+    /// A build of this steward ended.
     fn built(&self, _build: &BuildEnded<'_>) {}
 
-    /// Zuul was asked what it has, and has answered or not.
+    /// Zuul was polled; `answered` is whether that succeeded.
     fn polled(&self, _image: &ImageName, _answered: bool) {}
 
-    /// So many bytes were fetched for an image.
+    /// An image was downloaded; `bytes` is the size.
     fn fetched(&self, _image: &ImageName, _bytes: u64) {}
 
-    /// An upload is ready, so long after it was begun.
+    /// An upload succeeded after `took`.
     fn uploaded(&self, _image: &ImageName, _provider: &ProviderName, _took: Duration) {}
 
-    /// An image is built, or not any more, or paused. Told when it changes.
+    /// The build state of an image changed.
     fn building(&self, _image: &ImageName, _state: WorkState) {}
 
-    /// An image is uploaded to a provider, or not any more, or paused. Told when it changes.
+    /// The upload state of an image at a provider changed.
     fn uploading(&self, _image: &ImageName, _provider: &ProviderName, _state: WorkState) {}
 
-    /// Somebody waits for a build of the image, or not any more. Told when it changes.
+    /// The image got a pending build request, or has none any more.
     fn requested(&self, _image: &ImageName, _waits: bool) {}
 }
 
@@ -35,13 +35,13 @@ pub trait Events: fmt::Debug + Send + Sync {
 pub struct BuildEnded<'a> {
     pub image: &'a ImageName,
     pub took: Duration,
-    /// None if it failed.
+    /// The files, or `None` if the build failed.
     pub formats: Option<&'a [(&'a str, &'a FormatInfo)]>,
-    /// Of its program; 1 if it failed in another way.
+    /// The exit code of the build program; 1 for other failures.
     pub exit_code: i32,
 }
 
-/// What is being done, in the numbers of Nodepool's metrics.
+/// The state of work, with the numbers of Nodepool's metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkState {
     Idle = 0,
@@ -50,8 +50,8 @@ pub enum WorkState {
     Paused = 3,
 }
 
-/// Nobody wants to know.
+/// Discards all events.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct NoEvents;
+pub struct NoopStewardEvents;
 
-impl Events for NoEvents {}
+impl StewardEvents for NoopStewardEvents {}

@@ -1,7 +1,7 @@
-//! Who answers what: the functions that workers have registered, as the job servers list them.
+//! The functions that workers have registered, as listed by the job servers.
 //!
-//! Gearman has no event for a function that comes or goes, so the lists are polled: seldom as long as nothing
-//! depends on it, often while something waits for a worker, and at once when a decision needs to know.
+//! Gearman has no events for functions, so the lists are polled: rarely if nothing depends on them, often while work waits for a
+//! worker, and immediately when a decision needs them.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt::Write as _;
@@ -18,59 +18,61 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::options::Timing;
+use super::options::StewardTiming;
 use super::unused_functions::drop_regularly;
 use crate::jobs::Function;
 
-/// What the job servers say at one moment.
+/// The functions on all job servers at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Functions {
-    /// In the order of the servers: what there is, or why the server does not say.
-    servers: Vec<Result<Listed, String>>,
+pub struct RegisteredFunctions {
+    /// The functions of each server, in order, or the reason why it could not be queried.
+    servers: Vec<Result<ServerFunctions, String>>,
 }
 
-/// What one server says.
+/// The functions on one job server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Listed {
-    /// Workers answer these.
-    answered: HashSet<Function>,
-    /// There are jobs of these, waiting or running.
-    called: HashSet<Function>,
+struct ServerFunctions {
+    /// Functions with at least one worker.
+    registered: HashSet<Function>,
+    /// Functions with queued or running jobs.
+    with_jobs: HashSet<Function>,
 }
 
-impl Functions {
-    /// Asks all servers; `limit` is for each.
-    pub async fn ask(servers: &[GearmanEndpoint], limit: Duration) -> Self {
-        let mut lines: Vec<Line> = servers.iter().cloned().map(Line::new).collect();
-        poll(&mut lines, limit).await
+impl RegisteredFunctions {
+    /// Queries all job servers; `limit` is the timeout for each.
+    pub async fn fetch(servers: &[GearmanEndpoint], limit: Duration) -> Self {
+        let mut connections: Vec<AdminConnection> =
+            servers.iter().cloned().map(AdminConnection::new).collect();
+        poll(&mut connections, limit).await
     }
 
-    pub fn answers(&self, function: &Function) -> bool {
-        self.server_of(function).is_some()
+    /// Returns whether a worker is registered for the function.
+    pub fn is_registered(&self, function: &Function) -> bool {
+        self.find_server(function).is_some()
     }
 
-    /// The place of the first server on which somebody answers.
-    pub fn server_of(&self, function: &Function) -> Option<usize> {
-        (0..self.servers.len()).find(|server| self.answers_on(*server, function))
+    /// Returns the index of the first server that has a worker for the function.
+    pub fn find_server(&self, function: &Function) -> Option<usize> {
+        (0..self.servers.len()).find(|server| self.is_registered_on(*server, function))
     }
 
-    /// Whether somebody answers on the server at this place.
-    pub(super) fn answers_on(&self, server: usize, function: &Function) -> bool {
+    /// Returns whether the server has a worker for the function.
+    pub(super) fn is_registered_on(&self, server: usize, function: &Function) -> bool {
         let listed = self
             .servers
             .get(server)
             .and_then(|listed| listed.as_ref().ok());
-        listed.is_some_and(|listed| listed.answered.contains(function))
+        listed.is_some_and(|listed| listed.registered.contains(function))
     }
 
-    /// Whether somebody waits for an answer.
-    pub(super) fn is_called(&self, function: &Function) -> bool {
+    /// Returns whether there are queued or running jobs for the function.
+    pub(super) fn has_jobs(&self, function: &Function) -> bool {
         let mut servers = self.servers.iter().flatten();
-        servers.any(|listed| listed.called.contains(function))
+        servers.any(|listed| listed.with_jobs.contains(function))
     }
 
-    /// Why nobody can be asked for anything; none if somebody can.
-    pub(super) fn silence(&self) -> Option<String> {
+    /// Returns why no job server can be reached; `None` if at least one can.
+    pub(super) fn unavailable_reason(&self) -> Option<String> {
         let mut reasons = String::new();
         for server in &self.servers {
             match server {
@@ -87,10 +89,10 @@ impl Functions {
         Some(reasons)
     }
 
-    /// The ids of all images that some worker holds or makes.
+    /// Returns the ids of all images on workers.
     pub(super) fn images(&self) -> HashSet<&ImageId> {
         let servers = self.servers.iter().flatten();
-        let all = servers.flat_map(|listed| &listed.answered);
+        let all = servers.flat_map(|listed| &listed.registered);
         all.filter_map(|function| match function {
             Function::Info(id) => Some(id),
             _ => None,
@@ -98,86 +100,86 @@ impl Functions {
         .collect()
     }
 
-    /// What there is for an image.
+    /// Returns the services that are available for an image.
     pub(super) fn services<'a>(
         &self,
         image: &ImageName,
         builds: impl IntoIterator<Item = &'a BuildId>,
         providers: impl Iterator<Item = &'a ProviderName>,
     ) -> Services {
-        if let Some(reason) = self.silence() {
+        if let Some(reason) = self.unavailable_reason() {
             return Services::Unknown { reason };
         }
         let mut upload = BTreeSet::new();
         let mut delete = BTreeSet::new();
         for build in builds {
             let id = ImageId::from(*build);
-            if self.answers(&Function::Upload(id.clone())) {
+            if self.is_registered(&Function::Upload(id.clone())) {
                 upload.insert(*build);
             }
-            if self.answers(&Function::Delete(id)) {
+            if self.is_registered(&Function::Delete(id)) {
                 delete.insert(*build);
             }
         }
         Services::Known(Answered {
-            build: self.answers(&Function::Build(image.clone())),
-            import: self.answers(&Function::Import(image.clone())),
+            build: self.is_registered(&Function::Build(image.clone())),
+            import: self.is_registered(&Function::Import(image.clone())),
             upload,
             delete,
             upload_delete: providers
-                .filter(|provider| self.answers(&Function::UploadDelete((*provider).clone())))
+                .filter(|provider| self.is_registered(&Function::UploadDelete((*provider).clone())))
                 .cloned()
                 .collect(),
         })
     }
 }
 
-/// A job server and the connection for asking it.
-struct Line {
+/// A job server and its administrative connection.
+struct AdminConnection {
     endpoint: GearmanEndpoint,
     client: Option<AdminClient>,
 }
 
-impl Line {
+impl AdminConnection {
     fn new(endpoint: GearmanEndpoint) -> Self {
         let client = None;
         Self { endpoint, client }
     }
 
-    async fn ask(&mut self, limit: Duration) -> Result<Listed, AdminError> {
+    async fn list(&mut self, limit: Duration) -> Result<ServerFunctions, AdminError> {
         if let Some(mut client) = self.client.take()
-            && let Ok(listed) = list(&mut client).await
+            && let Ok(listed) = list_functions(&mut client).await
         {
             self.client = Some(client);
             return Ok(listed);
         }
         let mut client = AdminClient::connect(&self.endpoint, limit).await?;
-        let listed = list(&mut client).await?;
+        let listed = list_functions(&mut client).await?;
         self.client = Some(client);
         Ok(listed)
     }
 }
 
-async fn list(client: &mut AdminClient) -> Result<Listed, AdminError> {
-    let mut listed = Listed::default();
+async fn list_functions(client: &mut AdminClient) -> Result<ServerFunctions, AdminError> {
+    let mut listed = ServerFunctions::default();
     for line in client.status().await? {
         let Some(function) = Function::parse(&line.function) else {
             continue;
         };
         if line.total > 0 {
-            listed.called.insert(function.clone());
+            listed.with_jobs.insert(function.clone());
         }
         if line.workers > 0 {
-            listed.answered.insert(function);
+            listed.registered.insert(function);
         }
     }
     Ok(listed)
 }
 
-async fn poll(lines: &mut [Line], limit: Duration) -> Functions {
-    let asked = lines.iter_mut().map(|line| async move {
-        let asked = line.ask(limit).await;
-        asked.map_err(|error| {
+async fn poll(connections: &mut [AdminConnection], limit: Duration) -> RegisteredFunctions {
+    let results = connections.iter_mut().map(|connection| async move {
+        let results = connection.list(limit).await;
+        results.map_err(|error| {
             let mut text = error.to_string();
             if let Some(cause) = std::error::Error::source(&error) {
                 let _ = write!(text, ": {cause}");
@@ -185,25 +187,25 @@ async fn poll(lines: &mut [Line], limit: Duration) -> Functions {
             text
         })
     });
-    let servers = futures_util::future::join_all(asked).await;
-    Functions { servers }
+    let servers = futures_util::future::join_all(results).await;
+    RegisteredFunctions { servers }
 }
 
-/// Keeps asking. Cloning is cheap; the asking ends with the last clone.
+/// Polls the registered functions. Cloning is cheap; polling ends with the last clone.
 #[derive(Debug, Clone)]
-pub(super) struct Directory {
-    requests: mpsc::UnboundedSender<oneshot::Sender<Arc<Functions>>>,
-    latest: watch::Receiver<Arc<Functions>>,
+pub(super) struct FunctionDirectory {
+    requests: mpsc::UnboundedSender<oneshot::Sender<Arc<RegisteredFunctions>>>,
+    latest: watch::Receiver<Arc<RegisteredFunctions>>,
     eager: Arc<AtomicBool>,
     servers: Arc<[GearmanEndpoint]>,
-    _tasks: Arc<Tasks>,
+    _tasks: Arc<PollTasks>,
 }
 
-/// Aborted when dropped.
+/// Tasks that are aborted on drop.
 #[derive(Debug)]
-struct Tasks(Vec<AbortHandle>);
+struct PollTasks(Vec<AbortHandle>);
 
-impl Drop for Tasks {
+impl Drop for PollTasks {
     fn drop(&mut self) {
         for task in &self.0 {
             task.abort();
@@ -211,20 +213,20 @@ impl Drop for Tasks {
     }
 }
 
-impl Directory {
-    pub(super) fn start(servers: Vec<GearmanEndpoint>, timing: Timing) -> Self {
-        let (requests, asked) = mpsc::unbounded_channel();
+impl FunctionDirectory {
+    pub(super) fn start(servers: Vec<GearmanEndpoint>, timing: StewardTiming) -> Self {
+        let (requests, received) = mpsc::unbounded_channel();
         let (publish, latest) = watch::channel(Arc::default());
         let eager = Arc::new(AtomicBool::new(true));
-        let asker = Asker {
-            lines: servers.iter().cloned().map(Line::new).collect(),
+        let poller = FunctionPoller {
+            connections: servers.iter().cloned().map(AdminConnection::new).collect(),
             timing,
-            asked,
+            received,
             publish,
             eager: Arc::clone(&eager),
         };
-        let mut tasks = vec![tokio::spawn(asker.run()).abort_handle()];
-        let (every, limit) = (timing.drop_functions, timing.answer);
+        let mut tasks = vec![tokio::spawn(poller.run()).abort_handle()];
+        let (every, limit) = (timing.drop_functions, timing.server_timeout);
         tasks.extend(servers.iter().map(|server| {
             tokio::spawn(drop_regularly(server.clone(), every, limit)).abort_handle()
         }));
@@ -233,26 +235,26 @@ impl Directory {
             latest,
             eager,
             servers: servers.into(),
-            _tasks: Arc::new(Tasks(tasks)),
+            _tasks: Arc::new(PollTasks(tasks)),
         }
     }
 
-    /// Tells of every change.
-    pub(super) fn latest(&self) -> watch::Receiver<Arc<Functions>> {
+    /// Returns a receiver of changes.
+    pub(super) fn latest(&self) -> watch::Receiver<Arc<RegisteredFunctions>> {
         self.latest.clone()
     }
 
-    /// What the servers say after this call.
-    pub(super) async fn fresh(&self) -> Arc<Functions> {
-        let (answer, functions) = oneshot::channel();
-        let sent = self.requests.send(answer);
+    /// Queries the job servers now.
+    pub(super) async fn refresh(&self) -> Arc<RegisteredFunctions> {
+        let (reply, functions) = oneshot::channel();
+        let sent = self.requests.send(reply);
         match (sent, functions.await) {
             (Ok(()), Ok(functions)) => functions,
             _ => Arc::default(),
         }
     }
 
-    /// Whether something waits for a worker.
+    /// Sets whether work is waiting for a worker, which shortens the polling interval.
     pub(super) fn set_eager(&self, eager: bool) {
         self.eager.store(eager, Ordering::Relaxed);
     }
@@ -262,35 +264,38 @@ impl Directory {
     }
 }
 
-struct Asker {
-    lines: Vec<Line>,
-    timing: Timing,
-    asked: mpsc::UnboundedReceiver<oneshot::Sender<Arc<Functions>>>,
-    publish: watch::Sender<Arc<Functions>>,
+struct FunctionPoller {
+    connections: Vec<AdminConnection>,
+    timing: StewardTiming,
+    received: mpsc::UnboundedReceiver<oneshot::Sender<Arc<RegisteredFunctions>>>,
+    publish: watch::Sender<Arc<RegisteredFunctions>>,
     eager: Arc<AtomicBool>,
 }
 
-impl Asker {
+impl FunctionPoller {
     async fn run(mut self) {
         let mut last: Option<Instant> = None;
         loop {
             let waiting = self.next(last).await;
-            let functions = Arc::new(poll(&mut self.lines, self.timing.answer).await);
+            let functions = Arc::new(poll(&mut self.connections, self.timing.server_timeout).await);
             last = Some(Instant::now());
             self.publish.send_if_modified(|latest| {
                 let changed = *latest != functions;
                 *latest = Arc::clone(&functions);
                 changed
             });
-            for answer in waiting {
-                // Whoever asked may have gone.
-                let _ = answer.send(Arc::clone(&functions));
+            for reply in waiting {
+                // The requester may be gone.
+                let _ = reply.send(Arc::clone(&functions));
             }
         }
     }
 
-    /// Waits until it is time to ask, and tells for whom.
-    async fn next(&mut self, last: Option<Instant>) -> Vec<oneshot::Sender<Arc<Functions>>> {
+    /// Waits for the next poll and returns the requests to be served by it.
+    async fn next(
+        &mut self,
+        last: Option<Instant>,
+    ) -> Vec<oneshot::Sender<Arc<RegisteredFunctions>>> {
         let mut waiting = Vec::new();
         let Some(last) = last else {
             return waiting;
@@ -307,18 +312,18 @@ impl Asker {
             // Short steps, so that becoming eager is noticed.
             let step = self.timing.eager_poll.min(pause);
             let until = (Instant::now() + step).min(last + pause);
-            match tokio::time::timeout_at(until, self.asked.recv()).await {
-                Ok(Some(answer)) => {
-                    waiting.push(answer);
+            match tokio::time::timeout_at(until, self.received.recv()).await {
+                Ok(Some(reply)) => {
+                    waiting.push(reply);
                     break;
                 }
-                // Nobody is left to ask; the task is about to be ended.
+                // The last directory was dropped; the task is about to be aborted.
                 Ok(None) => std::future::pending().await,
                 Err(_) => {}
             }
         }
-        while let Ok(answer) = self.asked.try_recv() {
-            waiting.push(answer);
+        while let Ok(reply) = self.received.try_recv() {
+            waiting.push(reply);
         }
         waiting
     }

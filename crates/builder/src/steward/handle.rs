@@ -1,20 +1,20 @@
-//! How others see a running steward.
+//! The handle of a running steward.
 
 use tokio::sync::watch;
 
-/// Cloning is cheap.
+/// Observes a running steward. Cloning is cheap.
 #[derive(Debug, Clone)]
-pub struct Handle {
+pub struct StewardHandle {
     pub(super) ready: watch::Receiver<bool>,
 }
 
-impl Handle {
-    /// True after the first look at everything.
+impl StewardHandle {
+    /// Returns whether the first scan of all images is complete.
     pub fn is_ready(&self) -> bool {
         *self.ready.borrow()
     }
 
-    /// Returns when the steward has looked at everything once; false if it has ended before.
+    /// Waits for the first scan of all images. Returns `false` if the steward ended before.
     pub async fn until_ready(&mut self) -> bool {
         self.ready.wait_for(|ready| *ready).await.is_ok()
     }

@@ -1,8 +1,7 @@
-//! What stewards remember of an image, beside Nodepool's records.
+//! Notes of stewards about an image, in addition to Nodepool's records.
 //!
-//! One JSON record for each image, below `/nodeyard/images`. Several stewards may write it at once, each about its
-//! own piece of work, so it is changed by compare and swap. Nothing depends on it for safety: without it failures
-//! are retried sooner and files are deleted twice.
+//! One JSON record per image, below `/nodeyard/images`. Stewards change it concurrently by compare-and-swap. It is not needed
+//! for safety: without it, failures are retried sooner and files are deleted twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,42 +14,42 @@ use serde::{Deserialize, Serialize};
 
 use crate::jobs::Provenance;
 
-/// How long a build that was given up can be taken over.
-const LOST_FOR: Duration = Duration::from_secs(24 * 60 * 60);
+/// How long a lost build can be adopted.
+const LOST_RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// How often in a row an attempt may come to nothing without being a failure.
+/// The maximum number of consecutive interruptions that do not count as a failure.
 const MAX_UNCOUNTED: u32 = 5;
 
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Notes {
-    /// What failed lately, how often and why.
+pub struct ImageNotes {
+    /// Recent failures, their numbers and reasons.
     pub setbacks: BTreeMap<Subject, Setback>,
     pub builds: BTreeMap<BuildId, BuildNotes>,
-    /// How long the last builds and uploads took.
+    /// The durations of recent builds and uploads.
     pub durations: JobDurations,
-    /// Builds that were given up because no worker knew of them, and when. They are taken over if one does after all.
+    /// Lost builds by the time of their loss. They are adopted if a worker reports them later.
     pub lost: BTreeMap<BuildId, Timestamp>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct BuildNotes {
-    /// Formats that its worker was asked for, if it made fewer.
+    /// The requested formats, if the worker built fewer.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub asked: BTreeSet<Box<str>>,
-    /// Files that went by `delete-after-upload`.
+    /// Formats deleted by `delete-after-upload`.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub dropped: BTreeSet<Box<str>>,
-    /// Where it was fetched from.
+    /// The origin of an imported image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provenance: Option<Provenance>,
-    /// The build is gone. Where it came from is kept as long as nodes that booted from it are there.
+    /// Whether the build was deleted. Its provenance is kept while nodes that booted from it exist.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub gone: bool,
 }
 
-/// As it is stored: keys of a JSON object are texts, and a subject is more than that.
+/// The stored form, because a subject cannot be a key of a JSON object.
 #[derive(Default, Serialize, Deserialize)]
-struct Stored {
+struct StoredNotes {
     #[serde(default)]
     setbacks: Vec<(Subject, Setback)>,
     #[serde(default)]
@@ -61,14 +60,14 @@ struct Stored {
     lost: BTreeMap<BuildId, Timestamp>,
 }
 
-impl Notes {
+impl ImageNotes {
     pub async fn read(tree: &dyn Tree, image: &ImageName) -> Result<Self> {
         let path = TreePath::new(layout::image_status(image))?;
         let record = ext::get_opt(tree, &path).await?;
         Ok(record.map_or_else(Self::default, |record| Self::parse(&path, &record)))
     }
 
-    /// Changes the notes, whoever else does so at the same time. The change may be made several times.
+    /// Changes the notes by compare-and-swap. `change` may be called several times.
     pub(super) async fn change(
         tree: &dyn Tree,
         image: &ImageName,
@@ -104,15 +103,15 @@ impl Notes {
         }
     }
 
-    /// Forgets an image that there is nothing left of.
+    /// Deletes the notes of an image.
     pub(super) async fn remove(tree: &dyn Tree, image: &ImageName) -> Result<()> {
         let path = TreePath::new(layout::image_status(image))?;
         ext::delete_recursive(tree, &path).await
     }
 
-    /// Records a failure; `latest` says by its numbers whether it counts. Too many in a row that do not count are one that
-    /// does.
-    pub(super) fn fail(&mut self, subject: Subject, latest: Setback, counts_anew: bool) {
+    /// Records a failure; the numbers of `latest` define whether it counts. Too many consecutive failures that do not count are
+    /// counted as one.
+    pub(super) fn record_failure(&mut self, subject: Subject, latest: Setback, counts_anew: bool) {
         let last = self.setbacks.get(&subject);
         let failures = last.map_or(0, |last| last.failures);
         let failures = if counts_anew { 0 } else { failures };
@@ -131,14 +130,13 @@ impl Notes {
         self.setbacks.insert(subject, setback);
     }
 
-    /// Remembers a build that was given up, and forgets those of long ago.
-    pub(super) fn lose(&mut self, build: BuildId, now: Timestamp) {
-        self.lost.retain(|_, at| now.since(*at) < LOST_FOR);
+    /// Records a lost build and removes old ones.
+    pub(super) fn add_lost(&mut self, build: BuildId, now: Timestamp) {
+        self.lost.retain(|_, at| now.since(*at) < LOST_RETENTION);
         self.lost.insert(build, now);
     }
 
-    /// Forgets a build that is gone, but for where it came from if it is `in_use`; and those that went before it and are
-    /// not in use any more.
+    /// Removes the notes of a deleted build, except for the provenance of builds that are `in_use`.
     pub(super) fn forget_build(&mut self, build: BuildId, in_use: &BTreeSet<BuildId>) {
         if let Some(known) = self.builds.remove(&build)
             && known.provenance.is_some()
@@ -161,15 +159,15 @@ impl Notes {
         });
     }
 
-    /// Notes that make no sense are as good as none.
+    /// Parses the notes. Malformed notes are treated as empty.
     fn parse(path: &TreePath, record: &Record) -> Self {
         if record.data.is_empty() {
             return Self::default();
         }
-        let stored: Stored = serde_json::from_slice(&record.data).unwrap_or_else(|error| {
+        let stored: StoredNotes = serde_json::from_slice(&record.data).unwrap_or_else(|error| {
             let error = &error as &dyn std::error::Error;
-            tracing::warn!(%path, error, "malformed notes are passed over");
-            Stored::default()
+            tracing::warn!(%path, error, "failed to parse image notes; using empty notes");
+            StoredNotes::default()
         });
         Self {
             setbacks: stored.setbacks.into_iter().collect(),
@@ -181,7 +179,7 @@ impl Notes {
 
     fn to_json(&self) -> Bytes {
         let setbacks = self.setbacks.iter();
-        let stored = Stored {
+        let stored = StoredNotes {
             setbacks: setbacks.map(|(s, b)| (s.clone(), b.clone())).collect(),
             builds: self.builds.clone(),
             durations: self.durations.clone(),

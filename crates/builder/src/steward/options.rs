@@ -1,4 +1,4 @@
-//! What a steward is told when it is made.
+//! The options of a steward.
 
 use std::time::Duration;
 
@@ -9,68 +9,68 @@ use crate::jobs::CLOUD_DELETION;
 
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The full host name, which the steward is registered under and builds are recorded with until their worker
-    /// has told its own.
+    /// The full host name, under which the steward is registered. Builds are recorded with it until their worker reports its
+    /// own.
     pub hostname: Box<str>,
-    /// What the component says about itself.
+    /// The version in the component record.
     pub version: Box<str>,
     /// The job servers; each worker registers with all of them.
     pub servers: Vec<GearmanEndpoint>,
-    /// Most uploads that are waited for at once; how many run at once is the workers' business.
+    /// The maximum number of upload jobs submitted at once; workers have limits of their own.
     pub uploads: usize,
-    /// Whether what is no longer needed is removed. Otherwise that is left to other stewards.
+    /// Whether to delete images that are no longer needed. Otherwise other stewards do.
     pub cleans: bool,
-    pub timing: Timing,
+    pub timing: StewardTiming,
     pub pace: Pace,
 }
 
-/// How long to wait where no event can be waited for, and how often to look without one.
+/// Intervals and timeouts of a steward.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Timing {
-    /// Between two looks at all images, and for images on workers that have no record.
-    pub pass: Duration,
-    /// Between two questions of who answers what.
+pub struct StewardTiming {
+    /// The interval between scans of all images and of images on workers without a record.
+    pub full_scan: Duration,
+    /// The polling interval of registered functions.
     pub poll: Duration,
-    /// The same while something waits for a worker.
+    /// The polling interval while work waits for a worker.
     pub eager_poll: Duration,
-    /// Between two removals of unused functions from job servers.
+    /// The interval between removals of unused functions from job servers.
     pub drop_functions: Duration,
-    /// How long a job server may take to answer.
-    pub answer: Duration,
-    /// How long a worker may take for `image-info` and for deleting files.
-    pub call: Duration,
-    /// How long a worker may take to delete an image from a cloud.
-    pub cloud_call: Duration,
-    /// How long Zuul may take for one answer.
-    pub zuul_answer: Duration,
-    /// Between two questions of what became of a job whose answer was lost.
-    pub inquiry: Duration,
-    /// How long nobody may know of such a job, while job servers answer, before it is given up.
-    pub patience: Duration,
-    /// How long a job may say nothing before its worker is asked whether it still works on it.
-    pub quiet: Duration,
-    /// How long a worker may not answer that before the job is asked after as if its answer was lost.
-    pub silence: Duration,
-    /// Before something that met an unexpected error of the store is tried again.
-    pub retry: Duration,
+    /// The timeout for administrative requests to job servers.
+    pub server_timeout: Duration,
+    /// The timeout for `image-info` and for deleting files.
+    pub call_timeout: Duration,
+    /// The timeout for deleting an image from a cloud.
+    pub cloud_call_timeout: Duration,
+    /// The timeout for requests to Zuul.
+    pub zuul_timeout: Duration,
+    /// The polling interval while recovering the result of a job.
+    pub recovery_poll: Duration,
+    /// The time without response from a worker, while job servers are reachable, after which such a job is considered lost.
+    pub lost_after: Duration,
+    /// The time without events after which the status of a job is queried.
+    pub status_check_after: Duration,
+    /// The time without events or status after which the result of a job is considered lost.
+    pub silence_timeout: Duration,
+    /// The pause before work is retried after an unexpected store error.
+    pub retry_pause: Duration,
 }
 
-impl Default for Timing {
+impl Default for StewardTiming {
     fn default() -> Self {
         Self {
-            pass: Duration::from_secs(60),
+            full_scan: Duration::from_secs(60),
             poll: Duration::from_secs(30),
             eager_poll: Duration::from_secs(2),
             drop_functions: Duration::from_secs(600),
-            answer: Duration::from_secs(10),
-            call: Duration::from_secs(60),
-            cloud_call: CLOUD_DELETION + Duration::from_secs(30),
-            zuul_answer: Duration::from_secs(120),
-            inquiry: Duration::from_secs(5),
-            patience: Duration::from_secs(120),
-            quiet: Duration::from_secs(300),
-            silence: Duration::from_secs(3600),
-            retry: Duration::from_secs(5),
+            server_timeout: Duration::from_secs(10),
+            call_timeout: Duration::from_secs(60),
+            cloud_call_timeout: CLOUD_DELETION + Duration::from_secs(30),
+            zuul_timeout: Duration::from_secs(120),
+            recovery_poll: Duration::from_secs(5),
+            lost_after: Duration::from_secs(120),
+            status_check_after: Duration::from_secs(300),
+            silence_timeout: Duration::from_secs(3600),
+            retry_pause: Duration::from_secs(5),
         }
     }
 }

@@ -1,11 +1,10 @@
-//! Images on workers that no record accounts for.
+//! Images on workers without a record (orphans).
 //!
-//! A record is written before a worker is asked for anything, so an image of ours without a record is left over: its
-//! worker was away when the record went, or when the build was given up as lost. Two looks in a row must show it, and the
-//! worker must say that it made the image for this installation. What somebody else has built stays until they delete it.
+//! A record is written before a job is submitted, so an image of this installation without a record is an orphan: its worker was
+//! offline when the record was deleted or when the build was considered lost. An orphan must be found by two consecutive scans,
+//! and its worker must report that it was built for this installation.
 //!
-//! A build that was given up as lost and is still of use gets a record again ([`Context::adopt`]). Any other is cancelled, and
-//! its files are deleted.
+//! A lost build that is still useful is adopted ([`StewardContext::adopt`]). Others are cancelled and their files deleted.
 
 use std::collections::BTreeSet;
 
@@ -14,41 +13,41 @@ use nodeyard_model::{BuildId, BuildKey, BuildState, ImageBuild, ImageName, Times
 use nodeyard_plan::images::{Origin, Picture};
 use nodeyard_store::Result;
 
-use super::calls::Answer;
-use super::claim::Claim;
-use super::context::{Context, now};
-use super::notes::Notes;
-use super::picture;
+use super::calls::CallOutcome;
+use super::context::{StewardContext, now};
+use super::image_state;
+use super::notes::ImageNotes;
+use super::renewable_lock::RenewableLock;
 use crate::jobs::{DeleteJob, Function, ImageInfo, LocalState};
 
-/// What was without a record at the last look.
+/// The builds that had no record at the last scan.
 #[derive(Debug, Default)]
-pub(super) struct Sightings(BTreeSet<BuildId>);
+pub(super) struct OrphanCandidates(BTreeSet<BuildId>);
 
-impl Context {
-    /// The images to clear, and what to compare the next look with.
+impl StewardContext {
+    /// Returns the orphans, and the candidates for the next scan.
     pub(super) async fn find_orphans(
         &self,
-        before: &Sightings,
-    ) -> Result<(Vec<BuildId>, Sightings)> {
+        before: &OrphanCandidates,
+    ) -> Result<(Vec<BuildId>, OrphanCandidates)> {
         let unrecorded = self.unrecorded().await?;
         let twice = unrecorded.intersection(&before.0).copied().collect();
-        Ok((twice, Sightings(unrecorded)))
+        Ok((twice, OrphanCandidates(unrecorded)))
     }
 
     async fn unrecorded(&self) -> Result<BTreeSet<BuildId>> {
-        let functions = self.directory.fresh().await;
+        let functions = self.directory.refresh().await;
         let held = functions.images();
         let held: BTreeSet<BuildId> = held.into_iter().filter_map(ImageId::build).collect();
         if held.is_empty() {
             return Ok(held);
         }
         self.registry.tree().sync().await?;
-        let recorded = picture::recorded_builds(&self.registry).await?;
+        let recorded = image_state::recorded_builds(&self.registry).await?;
         Ok(held.difference(&recorded).copied().collect())
     }
 
-    /// What a worker says of an image of this installation that has no record.
+    /// Returns the state of an image of this installation that has no record.
     async fn orphan(&self, build: BuildId) -> Result<Option<ImageInfo>> {
         let info = self.info(build).await;
         let ours = info.filter(|info| info.managed.as_deref() == Some(&*self.system));
@@ -57,45 +56,44 @@ impl Context {
         Ok(stored.is_none().then_some(info))
     }
 
-    /// Takes over an image without a record if it is a lost build that is of use. Otherwise removes it, unless that is left to
-    /// other stewards.
-    pub(super) async fn settle_orphan(&self, build: BuildId) -> Result<()> {
+    /// Adopts an orphan if it is a useful lost build. Otherwise deletes it, unless deletions are left to other stewards.
+    pub(super) async fn handle_orphan(&self, build: BuildId) -> Result<()> {
         let Some(info) = self.orphan(build).await? else {
             return Ok(());
         };
         if self.is_lost(&info.image, build).await? {
             let lock = self.registry.images().building_lock(&info.image)?;
-            let claim = Claim::attempt(lock).await?;
-            let functions = self.directory.fresh().await;
-            let mut picture = self.draw(&info.image, &functions).await?;
-            match claim {
-                Some(claim) => {
+            let lock = RenewableLock::try_acquire(lock).await?;
+            let functions = self.directory.refresh().await;
+            let mut picture = self.load_image_state(&info.image, &functions).await?;
+            match lock {
+                Some(lock) => {
                     picture.building = false;
                     let adopted = self.adopt(&picture, &info, build).await;
-                    claim.release().await?;
+                    lock.release().await?;
                     if adopted? {
                         return Ok(());
                     }
                 }
-                // Somebody may be about to take it over.
+                // Another steward may be adopting it.
                 None if !has_build_under_way(&picture) => return Ok(()),
                 None => {}
             }
         }
         if self.cleans {
-            self.clear_orphan(&info, build).await;
+            self.delete_orphan(&info, build).await;
         }
         Ok(())
     }
 
     async fn is_lost(&self, image: &ImageName, build: BuildId) -> Result<bool> {
-        let notes = Notes::read(&**self.registry.tree(), image).await?;
+        let notes = ImageNotes::read(&**self.registry.tree(), image).await?;
         Ok(notes.lost.contains_key(&build))
     }
 
-    /// Takes over a lost build in place of one that is about to begin. The caller has the lock of the image, and `picture` does
-    /// not show it.
-    pub(super) async fn adopt_any(&self, picture: &Picture) -> Result<bool> {
+    /// Adopts a lost build instead of starting a new one. The caller holds the lock of the image, which `picture` must not
+    /// contain.
+    pub(super) async fn adopt_lost_build(&self, picture: &Picture) -> Result<bool> {
         for build in self.unrecorded().await? {
             if self.is_lost(&picture.image, build).await?
                 && let Some(info) = self.orphan(build).await?
@@ -107,7 +105,7 @@ impl Context {
         Ok(false)
     }
 
-    /// Records a lost build as one under way, if it is of use. Whoever resumes that asks its worker what became of it.
+    /// Creates a record for a useful lost build, so that it is resumed.
     async fn adopt(&self, picture: &Picture, info: &ImageInfo, build: BuildId) -> Result<bool> {
         if !is_wanted(picture, info, now()) {
             return Ok(false);
@@ -118,34 +116,34 @@ impl Context {
         record.formats = policy.flat_map(|policy| &policy.formats).collect();
         let key = key_of(info, build);
         self.registry.images().create_build(&key, &record).await?;
-        tracing::info!(image = %info.image, %build, state = ?info.state, "took over a lost build");
-        Notes::change(&**self.registry.tree(), &info.image, |notes| {
+        tracing::info!(image = %info.image, %build, state = ?info.state, "adopted lost build");
+        ImageNotes::change(&**self.registry.tree(), &info.image, |notes| {
             notes.lost.remove(&build);
         })
         .await?;
         Ok(true)
     }
 
-    async fn clear_orphan(&self, info: &ImageInfo, build: BuildId) {
+    async fn delete_orphan(&self, info: &ImageInfo, build: BuildId) {
         let image: &ImageName = &info.image;
         if info.state == LocalState::Building {
             let function = Function::Cancel(ImageId::from(build));
-            // Its files go with the next look.
-            match self.call(&function, &(), self.timing.call).await {
-                Answer::Done(_) => {
-                    tracing::info!(%image, %build, "cancelled a build without a record");
+            // Its files are deleted after the next scan.
+            match self.call(&function, &(), self.timing.call_timeout).await {
+                CallOutcome::Done(_) => {
+                    tracing::info!(%image, %build, "cancelled build without record");
                 }
-                answer => {
-                    tracing::warn!(%image, %build, ?answer, "failed to cancel a build without a record");
+                outcome => {
+                    tracing::warn!(%image, %build, ?outcome, "failed to cancel build without record");
                 }
             }
             return;
         }
         match self.delete_files(build, &DeleteJob::default()).await {
-            Ok(()) => tracing::info!(%image, %build, "files without a record are deleted"),
+            Ok(()) => tracing::info!(%image, %build, "deleted files without record"),
             Err(failure) => {
                 let reason = failure.reason;
-                tracing::warn!(%image, %build, reason, "files without a record cannot be deleted");
+                tracing::warn!(%image, %build, reason, "failed to delete files without record");
             }
         }
     }
@@ -158,8 +156,7 @@ fn key_of(info: &ImageInfo, build: BuildId) -> BuildKey {
     }
 }
 
-/// Whether a lost build is what a build would make now: nothing newer is there or under way, and nobody has asked for a
-/// newer one.
+/// Returns whether a lost build can replace a new build: there is no newer build, running build or newer request.
 fn is_wanted(picture: &Picture, info: &ImageInfo, now: Timestamp) -> bool {
     let Some(policy) = &picture.policy else {
         return false;

@@ -1,4 +1,4 @@
-//! What the configuration says of an image, in the words of the plan.
+//! Converts the configuration of an image to the types of the plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -9,8 +9,8 @@ use nodeyard_model::{ImageName, ProviderName};
 use nodeyard_plan::canary::CanaryPolicy;
 use nodeyard_plan::images::{ImagePolicy, Imports, Origin, Takes};
 
-/// What a cloud takes if nothing says otherwise. A worker that knows better converts.
-const USUAL_FORMAT: &str = "qcow2";
+/// The default image format of a provider. A worker converts if needed.
+const DEFAULT_FORMAT: &str = "qcow2";
 
 pub(super) fn image(config: &Config, name: &ImageName) -> Option<ImagePolicy> {
     let image = config.images.get(name.as_str())?;
@@ -38,8 +38,8 @@ pub(super) fn image(config: &Config, name: &ImageName) -> Option<ImagePolicy> {
     })
 }
 
-/// Says whether two configurations of an import are the same. Between two versions of this program it may differ; then
-/// what was of no use is tried once more.
+/// Returns a fingerprint of the configuration of an import. It may change between versions of this program; then failed imports
+/// are retried once.
 pub(super) fn settings(zuul: &ZuulImage) -> Box<str> {
     let text = serde_json::to_string(zuul).unwrap_or_default();
     let mut hasher = DefaultHasher::new();
@@ -47,17 +47,17 @@ pub(super) fn settings(zuul: &ZuulImage) -> Box<str> {
     format!("{:016x}", hasher.finish()).into()
 }
 
-/// The image's own and those of all providers that take it.
+/// Returns the formats of the image and of all providers that use it.
 fn formats(config: &Config, image: &ImageDefinition) -> BTreeSet<Box<str>> {
     let mut formats = set(&image.formats);
     let takers = config.providers_of_image(&image.name);
     for provider in takers.filter(|provider| provider.manages_images()) {
-        formats.insert(provider.image_format().unwrap_or(USUAL_FORMAT).into());
+        formats.insert(provider.image_format().unwrap_or(DEFAULT_FORMAT).into());
     }
     formats
 }
 
-/// Every provider that images are uploaded to, and how it takes this one.
+/// Returns all providers with uploads, and how they use this image.
 pub(super) fn providers(
     config: &Config,
     image: &ImageName,
@@ -66,7 +66,7 @@ pub(super) fn providers(
     managers
         .filter(|provider| provider.manages_images())
         .filter_map(|provider| {
-            // The loader has refused names that cannot be in a path.
+            // The loader rejects names that are invalid in a path.
             let name = provider.name().parse().ok()?;
             Some((name, takes(provider, image)))
         })

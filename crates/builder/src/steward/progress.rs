@@ -1,7 +1,7 @@
-//! How far the jobs of an image are, for those who wait.
+//! The progress of the jobs of an image.
 //!
-//! An ephemeral record below `/nodeyard` for each job, written at most once a second. It goes with the job, or with the
-//! steward that follows it.
+//! An ephemeral record below `/nodeyard` for each job, written at most once a second. It is deleted with the job, or with the
+//! session of its steward.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use super::context::now;
 
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long a write may hold up the job it is about.
-const LIMIT: Duration = Duration::from_secs(1);
+/// The time limit for a write, which delays the job.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The jobs of an image that somebody follows now.
+/// Returns the running jobs of an image.
 pub async fn list(tree: &dyn Tree, image: &ImageName) -> Result<Vec<Progress>> {
     let dir = TreePath::new(layout::image_jobs(image))?;
     let records = match tree.list(&dir).await {
@@ -32,18 +32,18 @@ pub async fn list(tree: &dyn Tree, image: &ImageName) -> Result<Vec<Progress>> {
         .collect())
 }
 
-/// Writes the progress of one job. What cannot be written is not: nothing depends on it.
-pub(super) struct Reporter<'t> {
+/// Writes the progress of one job. Failed writes are ignored.
+pub(super) struct ProgressReporter<'t> {
     tree: &'t dyn Tree,
     path: Option<TreePath>,
     progress: Progress,
     written: Option<Instant>,
-    /// When to write what came too soon after the last write.
+    /// When to write progress that was held back.
     due: Option<Instant>,
 }
 
-impl<'t> Reporter<'t> {
-    pub(super) async fn begin(
+impl<'t> ProgressReporter<'t> {
+    pub(super) async fn start(
         tree: &'t dyn Tree,
         image: &ImageName,
         build: BuildId,
@@ -77,7 +77,7 @@ impl<'t> Reporter<'t> {
         }
     }
 
-    /// Writes what came too soon after the last write, when it is time to; waits for ever if nothing did.
+    /// Writes progress that was held back, when it is due; never returns if there is none.
     pub(super) async fn write_due(&mut self) {
         match self.due {
             Some(due) => {
@@ -90,7 +90,7 @@ impl<'t> Reporter<'t> {
 
     pub(super) async fn end(self) {
         if let Some(path) = &self.path {
-            let _ = tokio::time::timeout(LIMIT, ext::delete_opt(self.tree, path)).await;
+            let _ = tokio::time::timeout(WRITE_TIMEOUT, ext::delete_opt(self.tree, path)).await;
         }
     }
 
@@ -101,17 +101,18 @@ impl<'t> Reporter<'t> {
             return;
         };
         let data = Bytes::from(crate::jobs::to_payload(&self.progress));
-        let written = tokio::time::timeout(LIMIT, put(self.tree, path, data)).await;
+        let written =
+            tokio::time::timeout(WRITE_TIMEOUT, put_ephemeral(self.tree, path, data)).await;
         if let Ok(Err(error)) = written {
             let error = &error as &dyn std::error::Error;
-            tracing::debug!(%path, error, "progress is not recorded");
+            tracing::debug!(%path, error, "failed to record job progress");
         }
         self.due = None;
     }
 }
 
-/// Writes a record that goes with its writer's session.
-pub(super) async fn put(tree: &dyn Tree, path: &TreePath, data: Bytes) -> Result<()> {
+/// Writes an ephemeral record.
+pub(super) async fn put_ephemeral(tree: &dyn Tree, path: &TreePath, data: Bytes) -> Result<()> {
     match tree.set(path, data.clone(), Version::Any).await {
         Err(Error::NoNode { .. }) => {}
         result => return result.map(drop),

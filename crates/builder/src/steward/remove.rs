@@ -1,4 +1,4 @@
-//! Removing uploads, builds and files.
+//! Deletes uploads, builds and files.
 
 use std::collections::BTreeSet;
 
@@ -10,18 +10,18 @@ use nodeyard_plan::images::{Action, Picture, Subject, UploadRef};
 use nodeyard_store::registry::{Attempt, Patience, Registry};
 use nodeyard_store::{Result, TreePath, ext};
 
-use super::calls::Answer;
-use super::context::{Came, Context, Trouble, key, now};
-use super::notes::Notes;
-use crate::jobs::{DeleteJob, Failure, FailureKind, Function, UploadDeleteJob};
+use super::calls::CallOutcome;
+use super::context::{StewardContext, WorkFailure, WorkOutcome, key, now};
+use super::notes::ImageNotes;
+use crate::jobs::{DeleteJob, FailureKind, Function, JobFailure, UploadDeleteJob};
 
-impl Context {
-    /// From the cloud first, then the record.
+impl StewardContext {
+    /// Deletes an upload from the cloud, then its record.
     pub(super) async fn remove_upload(
         &self,
         image: &ImageName,
         upload: &UploadRef,
-    ) -> Result<Came> {
+    ) -> Result<WorkOutcome> {
         let images = self.registry.images();
         let key = UploadKey {
             build: key(image, upload.build),
@@ -29,19 +29,19 @@ impl Context {
             upload: upload.upload,
         };
         let Attempt::Held(mut held) = images.lock_upload(&key, Patience::None).await? else {
-            return Ok(Came::ToNothing);
+            return Ok(WorkOutcome::Skipped);
         };
-        let place = (upload.provider.clone(), upload.upload);
+        let upload_key = (upload.provider.clone(), upload.upload);
         let unlock = |picture: &mut Picture| {
             let build = picture.builds.get_mut(&upload.build);
-            if let Some(upload) = build.and_then(|build| build.uploads.get_mut(&place)) {
+            if let Some(upload) = build.and_then(|build| build.uploads.get_mut(&upload_key)) {
                 upload.locked = false;
             }
         };
         let action = Action::RemoveUpload(upload.clone());
         let Some(picture) = self.confirm(image, &action, unlock).await? else {
             held.guard.release().await?;
-            return Ok(Came::ToNothing);
+            return Ok(WorkOutcome::Skipped);
         };
         if held.value.state != UploadState::Deleting {
             held.value.set_state(UploadState::Deleting, now());
@@ -56,38 +56,48 @@ impl Context {
         };
         let function = Function::UploadDelete(upload.provider.clone());
         let subject = Subject::RemoveUpload(upload.clone());
-        match gone(self.call(&function, &job, self.timing.cloud_call).await) {
+        match deletion_result(
+            self.call(&function, &job, self.timing.cloud_call_timeout)
+                .await,
+        ) {
             Ok(()) => {
-                tracing::info!(%image, %upload, "upload is deleted");
+                tracing::info!(%image, %upload, "deleted upload");
                 images.delete_upload(&key).await?;
-                self.worked(image, &subject).await?;
+                self.clear_failures(image, &subject).await?;
             }
             Err(failure) => {
-                let trouble = trouble(&picture, upload.build, subject, failure);
-                self.failed(image, trouble).await?;
+                let work_failure = work_failure(&picture, upload.build, subject, failure);
+                self.record_failure(image, work_failure).await?;
             }
         }
         held.guard.release().await?;
-        Ok(Came::Through)
+        Ok(WorkOutcome::Done)
     }
 
-    /// Its files first; then, unless uploads are left, the record.
-    pub(super) async fn remove_build(&self, image: &ImageName, build: BuildId) -> Result<Came> {
+    /// Deletes the files of a build, then its record unless it still has uploads.
+    pub(super) async fn remove_build(
+        &self,
+        image: &ImageName,
+        build: BuildId,
+    ) -> Result<WorkOutcome> {
         let images = self.registry.images();
         let key = key(image, build);
         let Attempt::Held(mut held) = images.lock_build(&key, Patience::None).await? else {
-            return Ok(Came::ToNothing);
+            return Ok(WorkOutcome::Skipped);
         };
         let action = Action::RemoveBuild { build };
         let confirmed = self.confirm(image, &action, unlock_build(build)).await?;
         let Some(picture) = confirmed else {
             held.guard.release().await?;
-            return Ok(Came::ToNothing);
+            return Ok(WorkOutcome::Skipped);
         };
         let tree = &**self.registry.tree();
-        // If its worker has it after all, it can be taken over.
+        // If its worker still has it, it can be adopted.
         let is_lost = held.value.state == BuildState::Failed
-            && Notes::read(tree, image).await?.lost.contains_key(&build);
+            && ImageNotes::read(tree, image)
+                .await?
+                .lost
+                .contains_key(&build);
         if held.value.state != BuildState::Deleting {
             held.value.set_state(BuildState::Deleting, now());
             images.store_build(&held.guard, &key, &held.value).await?;
@@ -101,12 +111,13 @@ impl Context {
         match deleted {
             Ok(()) => {
                 if self.has_uploads(image, build).await? {
-                    self.worked(image, &subject).await?;
+                    self.clear_failures(image, &subject).await?;
                 } else {
-                    tracing::info!(%image, %build, "build is deleted");
+                    tracing::info!(%image, %build, "deleted build");
                     images.delete_build(&key).await?;
                     let in_use = booted_builds(&self.registry, image).await?;
-                    Notes::change(tree, image, |notes| notes.forget_build(build, &in_use)).await?;
+                    ImageNotes::change(tree, image, |notes| notes.forget_build(build, &in_use))
+                        .await?;
                     let canary = TreePath::new(layout::image_canary(image))?;
                     ext::change_json(tree, &canary, |state: &mut CanaryState| {
                         state.forget(build);
@@ -115,27 +126,27 @@ impl Context {
                 }
             }
             Err(failure) => {
-                let trouble = trouble(&picture, build, subject, failure);
-                self.failed(image, trouble).await?;
+                let work_failure = work_failure(&picture, build, subject, failure);
+                self.record_failure(image, work_failure).await?;
             }
         }
         held.guard.release().await?;
-        Ok(Came::Through)
+        Ok(WorkOutcome::Done)
     }
 
-    /// Some of its files; the record stays.
+    /// Deletes some files of a build; its record stays.
     pub(super) async fn drop_files(
         &self,
         image: &ImageName,
         build: BuildId,
         formats: &BTreeSet<Box<str>>,
-    ) -> Result<Came> {
+    ) -> Result<WorkOutcome> {
         let images = self.registry.images();
         let attempt = images
             .lock_build(&key(image, build), Patience::None)
             .await?;
         let Attempt::Held(held) = attempt else {
-            return Ok(Came::ToNothing);
+            return Ok(WorkOutcome::Skipped);
         };
         let action = Action::DropFiles {
             build,
@@ -144,7 +155,7 @@ impl Context {
         let confirmed = self.confirm(image, &action, unlock_build(build)).await?;
         let Some(picture) = confirmed else {
             held.guard.release().await?;
-            return Ok(Came::ToNothing);
+            return Ok(WorkOutcome::Skipped);
         };
         let job = DeleteJob {
             formats: formats.iter().cloned().collect(),
@@ -152,8 +163,8 @@ impl Context {
         let subject = Subject::DropFiles { build };
         match self.delete_files(build, &job).await {
             Ok(()) => {
-                tracing::info!(%image, %build, ?formats, "files are deleted after the upload");
-                Notes::change(&**self.registry.tree(), image, |notes| {
+                tracing::info!(%image, %build, ?formats, "deleted files after upload");
+                ImageNotes::change(&**self.registry.tree(), image, |notes| {
                     notes.setbacks.remove(&subject);
                     let dropped = &mut notes.builds.entry(build).or_default().dropped;
                     dropped.extend(formats.iter().cloned());
@@ -161,50 +172,50 @@ impl Context {
                 .await?;
             }
             Err(failure) => {
-                let trouble = trouble(&picture, build, subject, failure);
-                self.failed(image, trouble).await?;
+                let work_failure = work_failure(&picture, build, subject, failure);
+                self.record_failure(image, work_failure).await?;
             }
         }
         held.guard.release().await?;
-        Ok(Came::Through)
+        Ok(WorkOutcome::Done)
     }
 
-    /// If nobody answers for the image, its files are gone, or their worker is away: when it returns, they are
-    /// found as files without a record.
+    /// Deletes the files of a build. Succeeds if no worker has the image: files of an offline worker are found as orphans when
+    /// it returns.
     pub(super) async fn delete_files(
         &self,
         build: BuildId,
         job: &DeleteJob,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), JobFailure> {
         let function = Function::Delete(ImageId::from(build));
-        let functions = self.directory.fresh().await;
-        if functions.silence().is_none() && !functions.answers(&function) {
+        let functions = self.directory.refresh().await;
+        if functions.unavailable_reason().is_none() && !functions.is_registered(&function) {
             return Ok(());
         }
-        gone(self.call(&function, job, self.timing.call).await)
+        deletion_result(self.call(&function, job, self.timing.call_timeout).await)
     }
 
-    /// Forgets an image that there is nothing left of, unless nodes are.
+    /// Deletes the notes of an image without records, unless nodes that booted from it exist.
     pub(super) async fn forget_image(&self, image: &ImageName) -> Result<()> {
         let tree = &**self.registry.tree();
-        let notes = Notes::read(tree, image).await?;
+        let notes = ImageNotes::read(tree, image).await?;
         let gone = notes.builds.iter().filter(|(_, known)| known.gone);
         let gone: BTreeSet<BuildId> = gone.map(|(build, _)| *build).collect();
         if !gone.is_empty() && !gone.is_disjoint(&booted_builds(&self.registry, image).await?) {
             return Ok(());
         }
-        Notes::remove(tree, image).await
+        ImageNotes::remove(tree, image).await
     }
 
     async fn has_uploads(&self, image: &ImageName, build: BuildId) -> Result<bool> {
         let functions = self.directory.latest().borrow().clone();
-        let picture = self.draw(image, &functions).await?;
+        let picture = self.load_image_state(image, &functions).await?;
         let build = picture.builds.get(&build);
         Ok(build.is_some_and(|build| !build.uploads.is_empty() || build.unreadable > 0))
     }
 }
 
-/// The builds of an image that nodes have booted from, as their records say.
+/// Returns the builds of an image that existing nodes booted from.
 async fn booted_builds(registry: &Registry, image: &ImageName) -> Result<BTreeSet<BuildId>> {
     let nodes = registry.nodes().list().await?;
     let uploads = nodes.iter().filter_map(|(_, node)| {
@@ -225,9 +236,14 @@ fn unlock_build(build: BuildId) -> impl FnOnce(&mut Picture) {
     }
 }
 
-fn trouble(picture: &Picture, build: BuildId, subject: Subject, failure: Failure) -> Trouble {
+fn work_failure(
+    picture: &Picture,
+    build: BuildId,
+    subject: Subject,
+    failure: JobFailure,
+) -> WorkFailure {
     let order = picture.builds.get(&build).map_or(0, |build| build.order);
-    Trouble {
+    WorkFailure {
         subject,
         build,
         order,
@@ -236,12 +252,12 @@ fn trouble(picture: &Picture, build: BuildId, subject: Subject, failure: Failure
     }
 }
 
-/// What is not there is deleted.
-fn gone(answer: Answer) -> Result<(), Failure> {
-    match answer {
-        Answer::Done(_) => Ok(()),
-        Answer::Failed(failure) if failure.kind == FailureKind::Missing => Ok(()),
-        Answer::Failed(failure) => Err(failure),
-        Answer::Lost(reason) | Answer::Unsent(reason) => Err(Failure::unable(reason)),
+/// Converts the outcome of a deletion. A missing image counts as deleted.
+fn deletion_result(outcome: CallOutcome) -> Result<(), JobFailure> {
+    match outcome {
+        CallOutcome::Done(_) => Ok(()),
+        CallOutcome::Failed(failure) if failure.kind == FailureKind::Missing => Ok(()),
+        CallOutcome::Failed(failure) => Err(failure),
+        CallOutcome::Lost(reason) | CallOutcome::NotSent(reason) => Err(JobFailure::unable(reason)),
     }
 }

@@ -1,22 +1,22 @@
-//! What this steward tells launchers of an image: how its build and its uploads stand.
+//! Reports the state of builds and uploads of an image to launchers.
 //!
-//! An ephemeral record for each image and steward, below `/nodeyard/images`, written when it changes. Without any, a
-//! launcher knows that nobody looks after the image.
+//! An ephemeral record per image and steward, below `/nodeyard/images`, written when it changes. Without such a record, a launcher
+//! knows that no steward manages the image.
 
 use nodeyard_model::layout;
 use nodeyard_plan::images::{Explanation, Picture, StewardReport};
 use nodeyard_store::{Result, TreePath, ext};
 
-use super::context::Context;
-use super::progress::put;
+use super::context::StewardContext;
+use super::progress::put_ephemeral;
 
-impl Context {
-    /// Writes the report if it has changed. What cannot be written is written after the next look at the image.
+impl StewardContext {
+    /// Writes the report if it has changed. A failed write is retried after the next evaluation of the image.
     pub(super) async fn report(&self, picture: &Picture, explanation: &Explanation) {
         let report = StewardReport::new(picture, explanation);
         if let Err(error) = self.write_report(picture, &report).await {
             let error = &error as &dyn std::error::Error;
-            tracing::debug!(image = %picture.image, error, "failed to report the state of an image to launchers");
+            tracing::debug!(image = %picture.image, error, "failed to write image report for launchers");
         }
     }
 
@@ -25,11 +25,11 @@ impl Context {
         let dir = TreePath::new(layout::image_stewards(&picture.image))?;
         let path = dir.join(&self.name)?;
         let tree = &**self.registry.tree();
-        // It may have gone with a session, or with the image.
+        // It may have been deleted with a session or with the image.
         let stored = ext::get_opt(tree, &path).await?;
         if stored.is_some_and(|record| *record.data == *data) {
             return Ok(());
         }
-        put(tree, &path, data.into()).await
+        put_ephemeral(tree, &path, data.into()).await
     }
 }

@@ -1,7 +1,7 @@
-//! Removes the functions of images that are gone from job servers.
+//! Removes the functions of deleted images from job servers.
 //!
-//! Job servers list a function for ever once it was registered, and each image has several of its own. gearmand and our
-//! server can drop them; gear's cannot.
+//! Job servers keep a function after its workers unregistered it, and each image has several functions. gearmand and Nodeyard's
+//! server can drop functions; gear's server cannot.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use tokio::time::MissedTickBehavior;
 
 use crate::jobs::Function;
 
-/// The most functions that are dropped in a row. gearmand takes up to 6 ms for each while it lists 100,000.
+/// The maximum number of functions dropped at once. gearmand takes up to 6 ms for each while it lists 100,000.
 const BATCH: usize = 1000;
 
-/// Drops unused functions of one job server now and then, until it turns out that it cannot.
+/// Periodically drops unused functions of a job server. Returns if the server does not support that.
 pub(super) async fn drop_regularly(server: GearmanEndpoint, every: Duration, limit: Duration) {
     let mut interval = tokio::time::interval(every);
     interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -25,7 +25,7 @@ pub(super) async fn drop_regularly(server: GearmanEndpoint, every: Duration, lim
             Ok(dropped) => tracing::debug!(%server, dropped, "dropped unused functions"),
             Err(error @ (AdminError::NoResponse { .. } | AdminError::Refused { .. })) => {
                 let error = &error as &dyn std::error::Error;
-                tracing::info!(%server, error, "gearman server does not drop functions; it lists them until its restart");
+                tracing::info!(%server, error, "gearman server cannot drop functions; unused functions stay listed until it restarts");
                 return;
             }
             Err(error) => {

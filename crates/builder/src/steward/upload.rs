@@ -1,4 +1,4 @@
-//! Having a build uploaded to a provider.
+//! Uploads builds to providers: submits upload jobs and records their results.
 
 use std::collections::BTreeMap;
 
@@ -11,87 +11,90 @@ use nodeyard_store::lock::LockGuard;
 use nodeyard_store::{Result, TreePath, ext};
 use tokio::time::Instant;
 
-use super::calls::Answer;
-use super::claim::Claim;
-use super::context::{Came, Context, Trouble, key, now};
-use super::inquiry::{Found, Stand};
-use super::notes::Notes;
-use super::progress::Reporter;
+use super::calls::CallOutcome;
+use super::context::{StewardContext, WorkFailure, WorkOutcome, key, now};
+use super::notes::ImageNotes;
+use super::progress::ProgressReporter;
+use super::recovery::{JobResult, ReportedState};
+use super::renewable_lock::RenewableLock;
 use crate::jobs::{
-    Failure, FailureKind, Function, UploadDeleteJob, UploadJob, UploadResult, from_payload,
+    FailureKind, Function, JobFailure, UploadDeleteJob, UploadJob, UploadResult, from_payload,
 };
 
-impl Context {
+impl StewardContext {
     pub(super) async fn upload(
         &self,
         image: &ImageName,
         build: BuildId,
         provider: &ProviderName,
-    ) -> Result<Came> {
+    ) -> Result<WorkOutcome> {
         let action = Action::Upload {
             build,
             provider: provider.clone(),
         };
-        let Some(claim) = self.claim_upload(image, build, provider, &action).await? else {
-            return Ok(Came::ToNothing);
+        let Some(lock) = self.lock_upload_of(image, build, provider, &action).await? else {
+            return Ok(WorkOutcome::Skipped);
         };
         let build = key(image, build);
         let images = self.registry.images();
         let Some(built) = images.build(&build).await? else {
-            claim.release().await?;
-            return Ok(Came::ToNothing);
+            lock.release().await?;
+            return Ok(WorkOutcome::Skipped);
         };
         let mut record = ImageUpload::new(UploadState::Uploading, now());
-        take_login(&mut record, &built.value);
+        copy_login(&mut record, &built.value);
         let (upload, _) = images.create_upload(&build, provider, &record).await?;
-        tracing::info!(%image, build = %build.build, %provider, upload = %upload.upload, "upload begins");
-        let uploading = Uploading::new(self, upload, built.value, built.stat.czxid);
-        uploading.begin(claim).await
+        tracing::info!(%image, build = %build.build, %provider, upload = %upload.upload, "started upload");
+        let attempt = UploadAttempt::new(self, upload, built.value, built.stat.czxid);
+        attempt.submit(lock).await
     }
 
-    /// Finds out what became of an upload that lost its steward.
+    /// Recovers the result of an upload whose steward is gone.
     pub(super) async fn settle_upload(
         &self,
         image: &ImageName,
         upload: &UploadRef,
-    ) -> Result<Came> {
+    ) -> Result<WorkOutcome> {
         let action = Action::SettleUpload(upload.clone());
         let UploadRef {
             build, provider, ..
         } = upload;
-        let Some(claim) = self.claim_upload(image, *build, provider, &action).await? else {
-            return Ok(Came::ToNothing);
+        let Some(lock) = self
+            .lock_upload_of(image, *build, provider, &action)
+            .await?
+        else {
+            return Ok(WorkOutcome::Skipped);
         };
-        tracing::info!(%image, %upload, "an upload without a steward is taken over");
+        tracing::info!(%image, %upload, "resumed upload without steward");
         let build = key(image, *build);
         let built = self.registry.images().build(&build).await?;
         let Some(built) = built else {
-            claim.release().await?;
-            return Ok(Came::ToNothing);
+            lock.release().await?;
+            return Ok(WorkOutcome::Skipped);
         };
-        let found = self
-            .inquire_upload(build.build, upload.upload, provider)
+        let job_result = self
+            .recover_upload(build.build, upload.upload, provider)
             .await;
         let key = UploadKey {
             build,
             provider: provider.clone(),
             upload: upload.upload,
         };
-        let mut uploading = Uploading::new(self, key, built.value, built.stat.czxid);
-        uploading.whole = false;
-        uploading.end(claim, found).await
+        let mut attempt = UploadAttempt::new(self, key, built.value, built.stat.czxid);
+        attempt.observed_from_start = false;
+        attempt.finish(lock, job_result).await
     }
 
-    async fn claim_upload(
+    async fn lock_upload_of(
         &self,
         image: &ImageName,
         build: BuildId,
         provider: &ProviderName,
         action: &Action,
-    ) -> Result<Option<Claim>> {
+    ) -> Result<Option<RenewableLock>> {
         let key = key(image, build);
         let lock = self.registry.images().uploading_lock(&key, provider)?;
-        let Some(claim) = Claim::attempt(lock).await? else {
+        let Some(lock) = RenewableLock::try_acquire(lock).await? else {
             return Ok(None);
         };
         let unlock = |picture: &mut Picture| {
@@ -100,51 +103,51 @@ impl Context {
             }
         };
         if self.confirm(image, action, unlock).await?.is_some() {
-            return Ok(Some(claim));
+            return Ok(Some(lock));
         }
-        claim.release().await?;
-        // Locking has brought the build back as an empty ghost if it was gone.
+        lock.release().await?;
+        // Locking has recreated the record of a deleted build without data.
         let path = TreePath::new(nodeyard_model::layout::build(&key))?;
         let tree = &**self.registry.tree();
-        let ghost = ext::get_opt(tree, &path).await?;
-        if ghost.is_some_and(|record| record.data.is_empty()) {
+        let empty_record = ext::get_opt(tree, &path).await?;
+        if empty_record.is_some_and(|record| record.data.is_empty()) {
             ext::delete_recursive(tree, &path).await?;
         }
         Ok(None)
     }
 }
 
-fn take_login(upload: &mut ImageUpload, build: &ImageBuild) {
+fn copy_login(upload: &mut ImageUpload, build: &ImageBuild) {
     upload.username.clone_from(&build.username);
     upload.python_path.clone_from(&build.python_path);
     upload.shell_type.clone_from(&build.shell_type);
 }
 
-/// An upload that has a record.
-struct Uploading<'c> {
-    ctx: &'c Context,
+/// An upload with a record.
+struct UploadAttempt<'c> {
+    ctx: &'c StewardContext,
     key: UploadKey,
     built: ImageBuild,
-    /// Where the build has its place in the order of the store's writes.
+    /// The creation transaction of the build record.
     order: i64,
-    begun: Instant,
-    /// It was seen from its beginning on, so that it is known how long it took.
-    whole: bool,
+    started: Instant,
+    /// Whether the whole upload was observed, so that its duration is known.
+    observed_from_start: bool,
 }
 
-impl<'c> Uploading<'c> {
-    fn new(ctx: &'c Context, key: UploadKey, built: ImageBuild, order: i64) -> Self {
+impl<'c> UploadAttempt<'c> {
+    fn new(ctx: &'c StewardContext, key: UploadKey, built: ImageBuild, order: i64) -> Self {
         Self {
             ctx,
             key,
             built,
             order,
-            begun: Instant::now(),
-            whole: true,
+            started: Instant::now(),
+            observed_from_start: true,
         }
     }
 
-    async fn begin(&self, claim: Claim) -> Result<Came> {
+    async fn submit(&self, lock: RenewableLock) -> Result<WorkOutcome> {
         let ctx = self.ctx;
         let UploadKey {
             build,
@@ -162,41 +165,46 @@ impl<'c> Uploading<'c> {
             metadata: BTreeMap::new(),
         };
         let tree = &**ctx.registry.tree();
-        let mut reporter = Reporter::begin(tree, &build.image, build.build, Some(provider)).await;
-        let answer = match ctx.submit(&function, &job).await {
+        let mut reporter =
+            ProgressReporter::start(tree, &build.image, build.build, Some(provider)).await;
+        let outcome = match ctx.submit(&function, &job).await {
             Ok(job) => {
-                let stand = |info| Stand::of_upload(info, *upload, provider);
-                ctx.follow(&function, build.build, job, &mut reporter, stand)
+                let state = |info| ReportedState::of_upload(info, *upload, provider);
+                ctx.follow(&function, build.build, job, &mut reporter, state)
                     .await
             }
-            Err(answer) => answer,
+            Err(outcome) => outcome,
         };
-        let inquire = ctx.inquire_upload(build.build, *upload, provider);
-        let found = match answer {
-            Answer::Done(data) => match from_payload::<UploadResult>(&function, &data) {
-                Ok(result) => Found::Done(result),
-                Err(_) => inquire.await,
+        let recover = ctx.recover_upload(build.build, *upload, provider);
+        let job_result = match outcome {
+            CallOutcome::Done(data) => match from_payload::<UploadResult>(&function, &data) {
+                Ok(result) => JobResult::Done(result),
+                Err(_) => recover.await,
             },
-            Answer::Failed(failure) => Found::Failed(failure),
-            Answer::Lost(reason) => {
-                tracing::info!(image = %build.image, build = %build.build, %provider, reason, "the answer to an upload was lost");
-                inquire.await
+            CallOutcome::Failed(failure) => JobResult::Failed(failure),
+            CallOutcome::Lost(reason) => {
+                tracing::info!(image = %build.image, build = %build.build, %provider, reason, "lost connection to upload job; asking its worker");
+                recover.await
             }
-            Answer::Unsent(reason) => Found::Failed(Failure::unable(reason)),
+            CallOutcome::NotSent(reason) => JobResult::Failed(JobFailure::unable(reason)),
         };
         reporter.end().await;
-        self.end(claim, found).await
+        self.finish(lock, job_result).await
     }
 
-    async fn end(&self, mut claim: Claim, found: Found<UploadResult>) -> Result<Came> {
-        let result = match found {
-            Found::Done(result) => Ok(result),
-            Found::Failed(failure) => Err(failure),
-            Found::Nothing => Err(Failure::unable("no worker knows of the upload any more")),
+    async fn finish(
+        &self,
+        mut lock: RenewableLock,
+        job_result: JobResult<UploadResult>,
+    ) -> Result<WorkOutcome> {
+        let result = match job_result {
+            JobResult::Done(result) => Ok(result),
+            JobResult::Failed(failure) => Err(failure),
+            JobResult::Lost => Err(JobFailure::unable("the upload was lost: no worker has it")),
         };
         let stored = loop {
-            match self.store(claim.guard(), result.as_ref().ok()).await {
-                Err(error) if error.is_connection() => match claim.renew().await {
+            match self.store(lock.guard(), result.as_ref().ok()).await {
+                Err(error) if error.is_connection() => match lock.renew().await {
                     Err(error) if error.is_no_node() => break false,
                     renewed => renewed?,
                 },
@@ -204,23 +212,23 @@ impl<'c> Uploading<'c> {
             }
         };
         match result {
-            Ok(_) if stored => self.succeeded().await?,
-            // Nobody remembers it: it must not stay in the cloud.
-            Ok(result) => self.undo(result).await,
-            Err(failure) => self.failed(failure).await?,
+            Ok(_) if stored => self.record_success().await?,
+            // Without a record it must not stay in the cloud.
+            Ok(result) => self.delete_from_cloud(result).await,
+            Err(failure) => self.record_upload_failure(failure).await?,
         }
-        claim.release().await?;
-        Ok(Came::Through)
+        lock.release().await?;
+        Ok(WorkOutcome::Done)
     }
 
-    /// False if the record is gone.
+    /// Stores the result. Returns `false` if the record is gone.
     async fn store(&self, guard: &LockGuard, result: Option<&UploadResult>) -> Result<bool> {
         let images = self.ctx.registry.images();
         guard.tree().sync().await?;
         let Some(stored) = images.upload(&self.key).await? else {
             return Ok(false);
         };
-        // Otherwise somebody else has ended it, or wants it deleted, and its record leads to it.
+        // Otherwise it has already ended or is being deleted, and its record leads to the image.
         if stored.value.state == UploadState::Uploading {
             let record = self.record(stored.value, result);
             images.store_upload(guard, &self.key, &record).await?;
@@ -231,45 +239,45 @@ impl<'c> Uploading<'c> {
     fn record(&self, mut record: ImageUpload, result: Option<&UploadResult>) -> ImageUpload {
         match result {
             Some(result) => {
-                take_login(&mut record, &self.built);
+                copy_login(&mut record, &self.built);
                 record.external_id = Some(result.external_id.clone());
                 record.external_name = Some(result.external_name.clone());
                 record.format = Some(result.format.clone());
                 record.set_state(UploadState::Ready, now());
                 record
             }
-            // As Nodepool leaves it: a state and nothing else.
+            // Like Nodepool: only the state is kept.
             None => ImageUpload::new(UploadState::Failed, now()),
         }
     }
 
-    async fn succeeded(&self) -> Result<()> {
+    async fn record_success(&self) -> Result<()> {
         let UploadKey {
             build, provider, ..
         } = &self.key;
-        tracing::info!(image = %build.image, build = %build.build, %provider, "upload is ready");
-        let took = self.begun.elapsed();
+        tracing::info!(image = %build.image, build = %build.build, %provider, "completed upload");
+        let took = self.started.elapsed();
         self.ctx.events.uploaded(&build.image, provider, took);
         let subject = self.subject();
-        Notes::change(&**self.ctx.registry.tree(), &build.image, |notes| {
+        ImageNotes::change(&**self.ctx.registry.tree(), &build.image, |notes| {
             notes.setbacks.remove(&subject);
-            if self.whole {
+            if self.observed_from_start {
                 notes.durations.add_upload(provider, took);
             }
         })
         .await
     }
 
-    async fn failed(&self, failure: Failure) -> Result<()> {
+    async fn record_upload_failure(&self, failure: JobFailure) -> Result<()> {
         let build = &self.key.build;
-        let trouble = Trouble {
+        let work_failure = WorkFailure {
             subject: self.subject(),
             build: build.build,
             order: self.order,
             counts: failure.kind != FailureKind::Interrupted,
             reason: failure.reason,
         };
-        self.ctx.failed(&build.image, trouble).await
+        self.ctx.record_failure(&build.image, work_failure).await
     }
 
     fn subject(&self) -> Subject {
@@ -278,7 +286,7 @@ impl<'c> Uploading<'c> {
         }
     }
 
-    async fn undo(&self, result: UploadResult) {
+    async fn delete_from_cloud(&self, result: UploadResult) {
         let UploadKey {
             build,
             provider,
@@ -292,9 +300,9 @@ impl<'c> Uploading<'c> {
             upload_id: Some(*upload),
         };
         let function = Function::UploadDelete(provider.clone());
-        let limit = self.ctx.timing.cloud_call;
-        let answer = self.ctx.call(&function, &job, limit).await;
-        tracing::warn!(image = %build.image, build = %build.build, %provider, ?answer,
-            "the record of an upload is gone, so it is deleted");
+        let limit = self.ctx.timing.cloud_call_timeout;
+        let outcome = self.ctx.call(&function, &job, limit).await;
+        tracing::warn!(image = %build.image, build = %build.build, %provider, ?outcome,
+            "deleted upload from cloud because its record is gone");
     }
 }

@@ -1,12 +1,10 @@
-//! Asking Zuul what it has, and having it fetched.
+//! Polls Zuul for builds of images and imports them.
 //!
-//! What Zuul says is kept in two places. In the store is what a decision needs, for all stewards and for people: which
-//! builds there are, in which formats, and which of them are of no use. In memory is what only the fetching needs:
-//! addresses, which may be signed and are nobody else's business. A steward that has to fetch what another one has
-//! seen, or itself before it was restarted, asks once more. However a question comes about, one steward asks at a time,
-//! its outcome is noted, and nobody asks again before the pause after a failure is over.
+//! The store holds what decisions need: the builds, their formats, and which builds are bad. Download URLs may be signed and are
+//! kept only in memory, so a steward that imports a build found by another steward, or before its restart, polls Zuul again.
+//! Only one steward polls at a time, and failures are recorded so that all stewards back off.
 
-mod stall;
+mod source;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,82 +17,89 @@ use nodeyard_plan::images::{Action, BadBuild, Market, Picture, is_worth_more};
 use nodeyard_store::{Result, Tree, TreePath, ext};
 use uuid::Uuid;
 
-pub(super) use stall::Zuuls;
+pub(super) use source::ZuulSources;
 
-use super::build::Running;
-use super::context::{Came, Context, key, now};
+use super::build::BuildAttempt;
+use super::context::{StewardContext, WorkOutcome, key, now};
 use super::policy;
-use crate::jobs::{Failure, FailureKind, ImportJob, ZuulBuild};
-use stall::{Artifacts, Stall};
+use crate::jobs::{FailureKind, ImportJob, JobFailure, ZuulBuildInfo};
+use source::{Artifacts, ZuulSource};
 
-/// How long a build that is of no use is left alone, and the longest for one that only might be of none.
-const BAD_FOR: Duration = Duration::from_secs(24 * 60 * 60);
-/// So many failures that another try might not have, and a build makes room for others.
-const MOST_TRIES: u32 = 5;
-/// The longest pause between two questions while Zuul does not answer.
-const LONGEST_PAUSE: Duration = Duration::from_secs(30 * 60);
-/// By how much a pause may be shorter or longer, so that not all stewards ask at once.
+/// The maximum time for which a Zuul build is marked bad.
+const MAX_BAD_DURATION: Duration = Duration::from_secs(24 * 60 * 60);
+/// The number of possibly transient failures after which a Zuul build is marked bad.
+const MAX_TRIES: u32 = 5;
+/// The maximum backoff while polling Zuul fails.
+const MAX_PAUSE: Duration = Duration::from_secs(30 * 60);
+/// The relative jitter of the polling interval.
 const JITTER: f64 = 0.1;
 
-/// A build of Zuul that is being fetched.
+/// The Zuul build of an import.
 #[derive(Debug)]
-pub(super) struct Fetched {
+pub(super) struct ImportSource {
     zuul_build: Box<str>,
-    /// Those of the image when this began.
+    /// The settings fingerprint of the image when the import started.
     settings: Option<Box<str>>,
 }
 
-/// An import that came to nothing.
-pub(super) struct Vain<'v> {
+/// A failed import.
+pub(super) struct FailedImport<'v> {
     pub(super) key: &'v BuildKey,
     pub(super) order: i64,
-    pub(super) failure: &'v Failure,
+    pub(super) failure: &'v JobFailure,
 }
 
-/// Whether a build that was seen can be fetched.
-enum Find {
-    Found(ZuulBuild, Artifacts),
-    /// Zuul does not have it any more, and what it has instead has been noted.
+/// The result of looking up a Zuul build.
+enum BuildLookup {
+    Found(ZuulBuildInfo, Artifacts),
+    /// Zuul no longer has the build; its current builds have been recorded.
     Gone,
-    /// Zuul did not say.
+    /// Zuul could not be queried.
     Unknown,
 }
 
-impl Context {
+impl StewardContext {
     fn zuul_image(&self, image: &ImageName) -> Option<Box<ZuulImage>> {
         match self.image(image)?.source {
-            ImageSource::Zuul(how) => Some(how),
+            ImageSource::Zuul(image_config) => Some(image_config),
             ImageSource::Build(_) => None,
         }
     }
 
-    /// Asks Zuul what it has, unless somebody else has just done so or does.
-    pub(super) async fn ask_zuul(&self, image: &ImageName) -> Result<Came> {
-        let Some(how) = self.zuul_image(image) else {
-            return Ok(Came::ToNothing);
+    /// Polls Zuul for builds, unless another steward is doing so or has just done so.
+    pub(super) async fn poll_zuul(&self, image: &ImageName) -> Result<WorkOutcome> {
+        let Some(image_config) = self.zuul_image(image) else {
+            return Ok(WorkOutcome::Skipped);
         };
-        let stall = self.zuuls.stall(image, &how).await;
-        let _asking = stall.asking.lock().await;
+        let source = self.zuul_sources.get(image, &image_config).await;
+        let _guard = source.fetch_lock.lock().await;
         if let Some(picture) = self.confirm(image, &Action::AskZuul, |_| {}).await? {
-            self.question(image, &stall, &picture).await?;
+            self.fetch_offers(image, &source, &picture).await?;
         }
-        Ok(Came::Through)
+        Ok(WorkOutcome::Done)
     }
 
-    /// Asks, unless another steward has done so since the picture was drawn or does so now, and notes what came of it.
-    /// False without an answer that makes sense.
-    async fn question(&self, image: &ImageName, stall: &Stall, picture: &Picture) -> Result<bool> {
-        if !self.take_turn(image, picture).await? {
+    /// Polls Zuul and records the result, unless another steward has done so since `picture` was loaded or is doing so. Returns
+    /// `false` without a valid response.
+    async fn fetch_offers(
+        &self,
+        image: &ImageName,
+        source: &ZuulSource,
+        picture: &Picture,
+    ) -> Result<bool> {
+        if !self.acquire_poll_turn(image, picture).await? {
             return Ok(false);
         }
-        let worth = |offers: &[_]| is_worth_more(picture, offers, now());
-        let asked = stall.ask(self.timing.zuul_answer, worth).await;
+        let is_worth_fetching = |offers: &[_]| is_worth_more(picture, offers, now());
+        let asked = source
+            .fetch(self.timing.zuul_timeout, is_worth_fetching)
+            .await;
         self.events.polled(image, asked.is_ok());
         if let Err(reason) = &asked {
-            tracing::warn!(%image, reason, "Zuul does not say what it has");
+            tracing::warn!(%image, reason, "failed to query Zuul for builds");
         }
-        let asked = asked.map(|listing| (stall.offers(&listing), listing.has_more));
-        let interval = *stall.how().poll_interval;
+        let asked = asked.map(|listing| (source.offers(&listing), listing.has_more));
+        let interval = *source.image_config().poll_interval;
         change_market(&**self.registry.tree(), image, |market| {
             let time = now();
             market.asked = Some(time);
@@ -112,7 +117,7 @@ impl Context {
                     market.failures = market.failures.saturating_add(1);
                     market.error = Some(reason.clone());
                     let doublings = market.failures.saturating_sub(1).min(16);
-                    let longest = LONGEST_PAUSE.max(interval);
+                    let longest = MAX_PAUSE.max(interval);
                     interval.saturating_mul(1 << doublings).min(longest)
                 }
             };
@@ -127,10 +132,10 @@ impl Context {
         Ok(asked.is_ok())
     }
 
-    /// Whether it is this steward that asks. If it is gone before it has an answer, others do after a while.
-    async fn take_turn(&self, image: &ImageName, picture: &Picture) -> Result<bool> {
+    /// Acquires the turn to poll Zuul. It expires, so that another steward can poll if this one fails.
+    async fn acquire_poll_turn(&self, image: &ImageName, picture: &Picture) -> Result<bool> {
         let seen = picture.market.as_ref().and_then(|market| market.asked);
-        let limit = self.timing.zuul_answer;
+        let limit = self.timing.zuul_timeout;
         let is_ours = AtomicBool::new(false);
         change_market(&**self.registry.tree(), image, |market| {
             let time = now();
@@ -144,24 +149,24 @@ impl Context {
         Ok(is_ours.into_inner())
     }
 
-    /// Has a build of Zuul fetched.
+    /// Imports a Zuul build.
     pub(super) async fn import(
         &self,
         image: &ImageName,
         zuul_build: &str,
         formats: &BTreeSet<Box<str>>,
-    ) -> Result<Came> {
+    ) -> Result<WorkOutcome> {
         let action = Action::Import {
             zuul_build: zuul_build.into(),
             formats: formats.clone(),
         };
-        let (build, artifacts) = match self.find(image, zuul_build, formats, &action).await? {
-            Find::Found(build, artifacts) => (build, artifacts),
-            Find::Gone => return Ok(Came::Through),
-            Find::Unknown => return Ok(Came::ToNothing),
+        let (build, artifacts) = match self.find_build(image, zuul_build, formats, &action).await? {
+            BuildLookup::Found(build, artifacts) => (build, artifacts),
+            BuildLookup::Gone => return Ok(WorkOutcome::Done),
+            BuildLookup::Unknown => return Ok(WorkOutcome::Skipped),
         };
-        let Some((claim, _)) = self.claim_image(image, &action).await? else {
-            return Ok(Came::ToNothing);
+        let Some((lock, _)) = self.lock_image(image, &action).await? else {
+            return Ok(WorkOutcome::Skipped);
         };
         let key = key(image, BuildId::from_u128(Uuid::new_v4().as_u128()));
         let mut record = ImageBuild::new(BuildState::Building, now());
@@ -171,7 +176,7 @@ impl Context {
         record.zuul_build_uuid = Some(zuul_build.into());
         record.zuul_end_time = build.end_time;
         let stat = self.registry.images().create_build(&key, &record).await?;
-        tracing::info!(%image, build = %key.build, zuul_build, "import begins");
+        tracing::info!(%image, build = %key.build, zuul_build, "started import");
         let job = ImportJob {
             image_id: ImageId::from(key.build),
             managed: Some((&*self.system).into()),
@@ -179,61 +184,64 @@ impl Context {
             artifacts,
             stream: false,
         };
-        let running = Running::new(self, key, stat.czxid, formats.clone());
-        running
-            .importing(self.fetched(image, zuul_build))
-            .begin_import(claim, &job)
+        let attempt = BuildAttempt::new(self, key, stat.czxid, formats.clone());
+        attempt
+            .with_import(self.import_source(image, zuul_build))
+            .submit_import(lock, &job)
             .await
     }
 
-    /// A build of Zuul that is about to be fetched, or was.
-    pub(super) fn fetched(&self, image: &ImageName, zuul_build: &str) -> Fetched {
-        let how = self.zuul_image(image);
-        Fetched {
+    /// Returns the import source for a Zuul build.
+    pub(super) fn import_source(&self, image: &ImageName, zuul_build: &str) -> ImportSource {
+        let image_config = self.zuul_image(image);
+        ImportSource {
             zuul_build: zuul_build.into(),
-            settings: how.map(|how| policy::settings(&how)),
+            settings: image_config.map(|image_config| policy::settings(&image_config)),
         }
     }
 
-    /// What there is to fetch of a build. Zuul is asked if this steward has not heard of it.
-    async fn find(
+    /// Finds the artifacts of a build. Polls Zuul if this steward does not know the build.
+    async fn find_build(
         &self,
         image: &ImageName,
         zuul_build: &str,
         formats: &BTreeSet<Box<str>>,
         import: &Action,
-    ) -> Result<Find> {
-        let Some(how) = self.zuul_image(image) else {
-            return Ok(Find::Unknown);
+    ) -> Result<BuildLookup> {
+        let Some(image_config) = self.zuul_image(image) else {
+            return Ok(BuildLookup::Unknown);
         };
-        let stall = self.zuuls.stall(image, &how).await;
-        if let Some((build, artifacts)) = stall.find(zuul_build, formats) {
-            return Ok(Find::Found(build, artifacts));
+        let source = self.zuul_sources.get(image, &image_config).await;
+        if let Some((build, artifacts)) = source.find(zuul_build, formats) {
+            return Ok(BuildLookup::Found(build, artifacts));
         }
-        let _asking = stall.asking.lock().await;
-        // Another may have asked while we waited for our turn, or have begun to fetch it.
-        if stall.find(zuul_build, formats).is_none() {
+        let _guard = source.fetch_lock.lock().await;
+        // Another task may have polled Zuul or started the import in the meantime.
+        if source.find(zuul_build, formats).is_none() {
             let Some(picture) = self.confirm(image, import, |_| {}).await? else {
-                return Ok(Find::Unknown);
+                return Ok(BuildLookup::Unknown);
             };
-            if is_pausing(&picture) || !self.question(image, &stall, &picture).await? {
-                return Ok(Find::Unknown);
+            if is_backing_off(&picture) || !self.fetch_offers(image, &source, &picture).await? {
+                return Ok(BuildLookup::Unknown);
             }
         }
-        Ok(match stall.find(zuul_build, formats) {
-            Some((build, artifacts)) => Find::Found(build, artifacts),
-            None => Find::Gone,
+        Ok(match source.find(zuul_build, formats) {
+            Some((build, artifacts)) => BuildLookup::Found(build, artifacts),
+            None => BuildLookup::Gone,
         })
     }
 
-    /// Remembers that a build of Zuul was tried in vain. True if it is left alone from now on, and others have their
-    /// turn.
-    pub(super) async fn spurn(&self, fetched: &Fetched, vain: &Vain<'_>) -> Result<bool> {
-        let Fetched {
+    /// Records a failed import of a Zuul build. Returns `true` if the build is now marked bad, so that other builds are imported.
+    pub(super) async fn mark_bad(
+        &self,
+        import: &ImportSource,
+        failed: &FailedImport<'_>,
+    ) -> Result<bool> {
+        let ImportSource {
             zuul_build,
             settings,
-        } = fetched;
-        let (image, failure) = (&vain.key.image, vain.failure);
+        } = import;
+        let (image, failure) = (&failed.key.image, failed.failure);
         let market = change_market(&**self.registry.tree(), image, |market| {
             let since = now();
             let before = market.bad.remove(zuul_build);
@@ -248,59 +256,59 @@ impl Context {
             under.extend(settings.clone());
             let bad = BadBuild {
                 since,
-                until: since + self.left_alone(tries),
+                until: since + self.bad_duration(tries),
                 reason: match tries {
-                    0..MOST_TRIES => failure.reason.clone(),
-                    _ => format!("it has failed {tries} times: {}", failure.reason),
+                    0..MAX_TRIES => failure.reason.clone(),
+                    _ => format!("failed {tries} times: {}", failure.reason),
                 },
                 tries,
-                build: Some(vain.key.build),
-                order: vain.order,
+                build: Some(failed.key.build),
+                order: failed.order,
                 under,
             };
             market.bad.insert(zuul_build.clone(), bad);
         })
         .await?;
         let bad = market.bad.get(zuul_build);
-        let is_left = bad.is_some_and(|bad| bad.until > bad.since);
-        if is_left {
-            tracing::warn!(%image, %zuul_build, reason = failure.reason, "a build of Zuul is of no use");
+        let is_bad = bad.is_some_and(|bad| bad.until > bad.since);
+        if is_bad {
+            tracing::warn!(%image, %zuul_build, reason = failure.reason, "failed to import Zuul build; not retrying it for now");
         }
-        Ok(is_left)
+        Ok(is_bad)
     }
 
-    /// For how long a build of Zuul is left alone that has failed so often, or that is of no use however often it is
-    /// tried. The longer it has failed, the longer: what is wrong may be here, and be mended.
-    fn left_alone(&self, tries: u32) -> Duration {
+    /// Returns how long a Zuul build is marked bad after this number of failures; zero tries stand for a permanent failure. Grows
+    /// exponentially, because the cause may be on our side and be fixed.
+    fn bad_duration(&self, tries: u32) -> Duration {
         match tries {
-            0 => BAD_FOR,
-            1..MOST_TRIES => Duration::ZERO,
+            0 => MAX_BAD_DURATION,
+            1..MAX_TRIES => Duration::ZERO,
             _ => {
-                let doublings = (tries - MOST_TRIES).min(16);
+                let doublings = (tries - MAX_TRIES).min(16);
                 let longer = self.pace.longest_retry.saturating_mul(1 << doublings);
-                longer.min(BAD_FOR)
+                longer.min(MAX_BAD_DURATION)
             }
         }
     }
 
-    /// Forgets that a build of Zuul was tried in vain, since it is here.
-    pub(super) async fn unspurn(&self, image: &ImageName, fetched: &Fetched) -> Result<()> {
+    /// Removes the bad mark of a Zuul build after a successful import.
+    pub(super) async fn clear_bad(&self, image: &ImageName, import: &ImportSource) -> Result<()> {
         change_market(&**self.registry.tree(), image, |market| {
-            market.bad.remove(&fetched.zuul_build);
+            market.bad.remove(&import.zuul_build);
         })
         .await
         .map(drop)
     }
 }
 
-/// Whether Zuul did not answer lately and is left alone for a while.
-fn is_pausing(picture: &Picture) -> bool {
+/// Returns whether polling Zuul is backing off after a failure.
+fn is_backing_off(picture: &Picture) -> bool {
     picture.market.as_ref().is_some_and(|market| {
         market.error.is_some() && market.next.is_some_and(|next| next > now())
     })
 }
 
-/// What Zuul said of an image when it was last asked, by whomever.
+/// Reads the result of the last poll of Zuul for an image.
 pub async fn read_market(tree: &dyn Tree, image: &ImageName) -> Result<Option<Market>> {
     ext::read_json(tree, &TreePath::new(layout::image_zuul_builds(image))?).await
 }

@@ -1,4 +1,4 @@
-//! Uploads and deletes images with a driver, and repeats calls that failed for a passing reason.
+//! Uploads and deletes images with a driver and retries transient failures.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use nodeyard_driver::{
 };
 use tokio::time::sleep;
 
-/// How often a call is repeated that failed with [`ErrorClass::Retry`](nodeyard_driver::ErrorClass::Retry).
+/// The maximum number of retries of calls that failed with [`ErrorClass::Retry`](nodeyard_driver::ErrorClass::Retry).
 const RETRY_LIMIT: u32 = 6;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(500);

@@ -1,16 +1,16 @@
-//! What a worker has done, for metrics.
+//! Events of a worker, for metrics.
 
 use std::fmt;
 use std::time::Duration;
 
 use nodeyard_model::{ImageName, ProviderName};
 
-/// Is told what happens. All methods are called in the middle of work, so they must be quick.
-pub trait Events: fmt::Debug + Send + Sync {
-    /// A build has ended, whoever asked for it.
+/// Receives the events of a worker. Methods must not block.
+pub trait WorkerEvents: fmt::Debug + Send + Sync {
+    /// A build ended.
     fn built(&self, _image: &ImageName, _took: Duration, _succeeded: bool) {}
 
-    /// An upload has ended, whoever asked for it.
+    /// An upload ended.
     fn uploaded(
         &self,
         _image: &ImageName,
@@ -21,8 +21,8 @@ pub trait Events: fmt::Debug + Send + Sync {
     }
 }
 
-/// Nobody wants to know.
+/// Discards all events.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct NoEvents;
+pub struct NoopWorkerEvents;
 
-impl Events for NoEvents {}
+impl WorkerEvents for NoopWorkerEvents {}

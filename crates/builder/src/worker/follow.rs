@@ -1,4 +1,4 @@
-//! Passes on what a build says: its progress, and its log.
+//! Sends the progress and the log of a build to clients.
 
 use std::future::pending;
 use std::path::{Path, PathBuf};
@@ -14,10 +14,10 @@ use crate::source::LogState;
 
 const CHUNK: usize = 64 << 10;
 
-/// A longer line is sent in parts.
-const LONGEST_LINE: usize = 1 << 20;
+/// The maximum line length; longer lines are sent in parts.
+const MAX_LINE: usize = 1 << 20;
 
-/// The log of a build that runs.
+/// The log of a running build.
 #[derive(Debug, Clone)]
 pub(super) struct BuildLog {
     pub(super) path: PathBuf,
@@ -25,7 +25,7 @@ pub(super) struct BuildLog {
 }
 
 impl BuildLog {
-    /// Sends the progress of a build until it has ended.
+    /// Sends the progress of the build until it has ended.
     pub(super) async fn send_progress(&self, job: &Job) {
         let mut state = self.state.clone();
         let mut last = None;
@@ -47,37 +47,37 @@ impl BuildLog {
 
     /// Sends the log until it has ended.
     pub(super) async fn send(&self, job: &Job) {
-        let growing = Growing {
+        let log_follow = LogFollow {
             state: self.state.clone(),
             until: None,
         };
-        send_log(job, &self.path, 0, Some(growing)).await;
+        send_log(job, &self.path, 0, Some(log_follow)).await;
     }
 }
 
-/// A log to which more comes.
+/// Follows a log that is still being written.
 #[derive(Debug)]
-pub(super) struct Growing {
+pub(super) struct LogFollow {
     pub(super) state: watch::Receiver<LogState>,
-    /// How long that is waited for, if not to its end.
+    /// When to stop following, if not at the end of the log.
     pub(super) until: Option<Instant>,
 }
 
-/// Sends a log from a place on, in whole lines; with `growing`, until nothing follows or its time is up. Returns where
-/// it goes on, if it does. A log that cannot be read is as good as an empty one.
+/// Sends a log from an offset, in whole lines. With `log_follow`, continues until the log or its time limit ends. Returns the
+/// offset to continue from, if the log has not ended. An unreadable log is treated as empty.
 pub(super) async fn send_log(
     job: &Job,
     path: &Path,
     from: u64,
-    mut growing: Option<Growing>,
+    mut log_follow: Option<LogFollow>,
 ) -> Option<u64> {
     let mut file = File::open(path).await.ok()?;
     file.seek(SeekFrom::Start(from)).await.ok()?;
     let mut sent = from;
     let mut lines = Vec::new();
     loop {
-        let follows = match &mut growing {
-            Some(growing) => !growing.state.borrow_and_update().ended,
+        let follows = match &mut log_follow {
+            Some(log_follow) => !log_follow.state.borrow_and_update().ended,
             None => false,
         };
         loop {
@@ -88,38 +88,38 @@ pub(super) async fn send_log(
                 break;
             }
         }
-        let Some(growing) = growing.as_mut().filter(|_| follows) else {
+        let Some(log_follow) = log_follow.as_mut().filter(|_| follows) else {
             break;
         };
         tokio::select! {
-            changed = growing.state.changed() => if changed.is_err() { break },
-            // The line that has begun comes whole the next time.
+            changed = log_follow.state.changed() => if changed.is_err() { break },
+            // An incomplete line is sent completely by the next job.
             _ = job.interrupted() => return Some(sent),
-            () = time_is_up(growing.until) => return Some(sent),
+            () = deadline(log_follow.until) => return Some(sent),
         }
     }
     if !lines.is_empty() {
-        // What comes after it is a line of its own.
+        // The failure line that may follow must start on a new line.
         lines.push(b'\n');
         job.data(lines).await;
     }
     None
 }
 
-async fn time_is_up(until: Option<Instant>) {
+async fn deadline(until: Option<Instant>) {
     match until {
         Some(until) => sleep_until(until).await,
         None => pending().await,
     }
 }
 
-/// Returns how many bytes these were.
+/// Sends the complete lines and returns the number of their bytes.
 async fn send_whole_lines(job: &Job, lines: &mut Vec<u8>) -> u64 {
     let end = lines
         .iter()
         .rposition(|byte| *byte == b'\n')
         .map(|at| at + 1);
-    let end = end.or((lines.len() > LONGEST_LINE).then_some(lines.len()));
+    let end = end.or((lines.len() > MAX_LINE).then_some(lines.len()));
     let Some(end) = end else { return 0 };
     let rest = lines.split_off(end);
     job.data(Bytes::from(std::mem::replace(lines, rest))).await;

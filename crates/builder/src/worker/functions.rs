@@ -1,7 +1,7 @@
-//! Which functions are offered, and to which pool of slots their jobs go.
+//! Registers functions and assigns them to pools of slots.
 //!
-//! Builds have slots of their own, uploads and deletions of files have, deletions from clouds have, and questions have,
-//! so that none of them waits for another kind.
+//! Builds, uploads with file deletions, deletions from clouds, and queries have separate slots, so that they do not wait for
+//! each other.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,40 +13,40 @@ use nodeyard_gearman::worker::WorkerHandle;
 use nodeyard_image::{ImageId, ManifestState};
 use nodeyard_model::{ImageName, ProviderName};
 
-use super::Context;
-use super::answer::Answer;
+use super::WorkerContext;
+use super::handler::FunctionHandler;
 use crate::jobs::Function;
 
-/// How long a job waits for a server that does not read.
+/// The time limit for sending registrations to job servers.
 const SYNC_LIMIT: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
-pub(super) struct Functions {
+pub(super) struct OfferedFunctions {
     build: WorkerHandle,
     upload: WorkerHandle,
-    removal: WorkerHandle,
+    deletion: WorkerHandle,
     info: WorkerHandle,
 }
 
-impl Functions {
-    pub(super) fn new([build, upload, removal, info]: [WorkerHandle; 4]) -> Self {
+impl OfferedFunctions {
+    pub(super) fn new([build, upload, deletion, info]: [WorkerHandle; 4]) -> Self {
         Self {
             build,
             upload,
-            removal,
+            deletion,
             info,
         }
     }
 
     fn all(&self) -> [&WorkerHandle; 4] {
-        [&self.build, &self.upload, &self.removal, &self.info]
+        [&self.build, &self.upload, &self.deletion, &self.info]
     }
 
     fn pool(&self, function: &Function) -> &WorkerHandle {
         match function {
             Function::Build(_) | Function::Import(_) => &self.build,
             Function::Upload(_) | Function::Delete(_) => &self.upload,
-            Function::UploadDelete(_) => &self.removal,
+            Function::UploadDelete(_) => &self.deletion,
             Function::Info(_) | Function::Cancel(_) => &self.info,
         }
     }
@@ -62,34 +62,32 @@ impl Functions {
             .collect()
     }
 
-    fn withdraw(&self, function: &Function) {
+    fn unregister(&self, function: &Function) {
         self.pool(function).unregister(&function.to_string());
     }
 
-    /// Waits until the servers know which builds and imports are offered.
+    /// Waits until the registrations of builds and imports have been sent.
     pub(super) async fn builds_sent(&self) {
         let sent = self.build.synced();
         if tokio::time::timeout(SYNC_LIMIT, sent).await.is_err() {
-            tracing::warn!("timed out sending functions to a job server");
+            tracing::warn!("timed out registering build functions with a job server; continuing");
         }
     }
 
-    /// Waits until the servers know what was offered.
+    /// Waits until the registrations of image functions have been sent.
     async fn sent(&self) {
         let sent = async { tokio::join!(self.upload.synced(), self.info.synced()) };
         if tokio::time::timeout(SYNC_LIMIT, sent).await.is_err() {
-            tracing::warn!(
-                "a job server does not take the functions of an image; going on without it"
-            );
+            tracing::warn!("timed out registering image functions with a job server; continuing");
         }
     }
 }
 
-impl Context {
-    fn offer(self: &Arc<Self>, function: Function) {
+impl WorkerContext {
+    fn register(self: &Arc<Self>, function: Function) {
         let name = function.to_string();
         let pool = self.functions.pool(&function);
-        let answer = Answer {
+        let answer = FunctionHandler {
             context: Arc::downgrade(self),
             function,
         };
@@ -98,22 +96,22 @@ impl Context {
         {
             tracing::error!(
                 error = &error as &dyn std::error::Error,
-                "a function cannot be offered"
+                "failed to register function"
             );
         }
     }
 
-    /// At the start: everything that the configuration names and that the repository holds.
-    pub(super) fn offer_everything(self: &Arc<Self>) {
-        self.offer_configured();
+    /// Registers the functions of the configuration and of all images in the repository.
+    pub(super) fn register_all(self: &Arc<Self>) {
+        self.register_configured();
         for image in self.repository.images() {
-            self.offer_image(&image.id);
+            self.register_image(&image.id);
         }
     }
 
-    /// What the configuration names and is not withheld, and nothing else of its kind.
-    pub(super) fn offer_configured(self: &Arc<Self>) {
-        // Held to the end, so that nobody who knows less offers what was withdrawn.
+    /// Registers the functions of the configuration, except withheld ones, and unregisters outdated ones.
+    pub(super) fn register_configured(self: &Arc<Self>) {
+        // Locked to the end, so that a concurrent call cannot register a withheld function.
         let withheld = self.withheld.lock();
         let mut wanted = configured(&self.config());
         wanted.retain(|function| !withheld.contains(function));
@@ -124,44 +122,44 @@ impl Context {
                 function,
                 Function::Build(_) | Function::Import(_) | Function::UploadDelete(_)
             ) {
-                self.functions.withdraw(&function);
+                self.functions.unregister(&function);
             }
         }
         for function in wanted {
-            self.offer(function);
+            self.register(function);
         }
     }
 
-    /// An image that is being built can be asked about and cancelled, one that has failed can also be deleted, and one of which there
-    /// is a file can be uploaded.
-    pub(super) fn offer_image(self: &Arc<Self>, id: &ImageId) {
+    /// Registers the functions of an image: info always, cancel while it is being built, delete after that, and upload if it has
+    /// files.
+    pub(super) fn register_image(self: &Arc<Self>, id: &ImageId) {
         let Some(image) = self.repository.get(id) else {
             return;
         };
-        self.offer(Function::Info(id.clone()));
+        self.register(Function::Info(id.clone()));
         if image.state == ManifestState::Building {
-            self.offer(Function::Cancel(id.clone()));
+            self.register(Function::Cancel(id.clone()));
         } else {
-            self.functions.withdraw(&Function::Cancel(id.clone()));
-            self.offer(Function::Delete(id.clone()));
+            self.functions.unregister(&Function::Cancel(id.clone()));
+            self.register(Function::Delete(id.clone()));
         }
         if image.state == ManifestState::Ready && !image.files.is_empty() {
-            self.offer(Function::Upload(id.clone()));
+            self.register(Function::Upload(id.clone()));
         }
     }
 
-    /// Offers what can be done with an image, and waits until that is known, so that a client may call at once.
-    pub(super) async fn announce_image(self: &Arc<Self>, id: &ImageId) {
-        self.offer_image(id);
+    /// Registers the functions of an image and waits until that has been sent, so that a client can call them at once.
+    pub(super) async fn register_image_and_sync(self: &Arc<Self>, id: &ImageId) {
+        self.register_image(id);
         self.functions.sent().await;
     }
 
-    pub(super) fn withdraw_upload(&self, id: &ImageId) {
-        self.functions.withdraw(&Function::Upload(id.clone()));
+    pub(super) fn unregister_upload(&self, id: &ImageId) {
+        self.functions.unregister(&Function::Upload(id.clone()));
     }
 
-    /// The job of such a function that is running still gets its answer through.
-    pub(super) fn withdraw_image(&self, id: &ImageId) {
+    /// Unregisters the functions of an image. Running jobs still return their results.
+    pub(super) fn unregister_image(&self, id: &ImageId) {
         let functions = [
             Function::Upload,
             Function::Delete,
@@ -169,7 +167,7 @@ impl Context {
             Function::Cancel,
         ];
         for function in functions {
-            self.functions.withdraw(&function(id.clone()));
+            self.functions.unregister(&function(id.clone()));
         }
     }
 }
@@ -177,7 +175,7 @@ impl Context {
 pub(super) fn configured(config: &Config) -> BTreeSet<Function> {
     let builds = config.images.values().filter_map(|image| {
         let name = ImageName::new(image.name.as_str()).ok()?;
-        works_on(config, &image.name).then_some(match image.source {
+        handles_image(config, &image.name).then_some(match image.source {
             ImageSource::Build(_) => Function::Build(name),
             ImageSource::Zuul(_) => Function::Import(name),
         })
@@ -191,8 +189,8 @@ pub(super) fn configured(config: &Config) -> BTreeSet<Function> {
     builds.chain(providers).collect()
 }
 
-/// Whether this builder's patterns name an image.
-pub(super) fn works_on(config: &Config, image: &str) -> bool {
+/// Returns whether an image matches the `builder-images` patterns of this worker.
+pub(super) fn handles_image(config: &Config, image: &str) -> bool {
     config
         .builder_images
         .as_ref()

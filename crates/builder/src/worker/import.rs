@@ -1,10 +1,10 @@
-//! `image-import:<image>`: fetches an image that a job of Zuul has made.
+//! `image-import:<image>`: imports an image that was built by a Zuul job.
 //!
-//! A caller says what to fetch; how to log in, where it may be and what has to be true of it is in this worker's own
-//! configuration. All artifacts are fetched at the same time, each unpacked and checked in one go; they share the rate,
-//! the room on the disk, and one progress. When all of them are here, the image is one like any other.
+//! The job names the artifacts. Credentials, allowed origins and checks come from the configuration of this worker. All
+//! artifacts are downloaded concurrently, and each is unpacked and checked while it is received; they share the rate limit,
+//! the disk reservation and the progress.
 
-mod tally;
+mod download_progress;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,92 +21,104 @@ use nodeyard_model::{ImageName, coded, now};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use super::Context;
-use super::functions::works_on;
-use super::problem::{Problem, blocking};
-use crate::jobs::{ArtifactProvenance, ImportArtifact, ImportJob, Provenance, ZuulBuild};
-use crate::source::Console;
+use super::WorkerContext;
+use super::functions::handles_image;
+use super::task_error::{TaskError, blocking};
+use crate::jobs::{ArtifactProvenance, ImportArtifact, ImportJob, Provenance, ZuulBuildInfo};
+use crate::source::BuildConsole;
 use crate::zuul;
-use tally::Tally;
+use download_progress::DownloadProgress;
 
-/// The file beside the manifest that says where an image is from.
+/// The attachment of the manifest with the provenance of an image.
 pub(super) const PROVENANCE: &str = "zuul.json";
 
-/// How often progress is told.
-const TICK: Duration = Duration::from_secs(1);
+/// The interval of progress updates.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Signatures have a few kilobytes.
-const LONGEST_SIGNATURE: usize = 1 << 20;
+/// The maximum size of a signature, which usually has a few kilobytes.
+const MAX_SIGNATURE: usize = 1 << 20;
 
-/// What is left of a download that nobody goes on with is removed after so long.
-const LEFT_OVER: Duration = Duration::from_secs(24 * 60 * 60);
+/// How long an abandoned download is kept.
+const DOWNLOAD_RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Removes what is left of downloads that nobody goes on with. Blocks.
-pub(super) fn forget_downloads(repository: &Repository) {
-    if let Err(error) = repository.remove_stale_downloads(LEFT_OVER) {
+/// Removes abandoned downloads. Blocks.
+pub(super) fn remove_stale_downloads(repository: &Repository) {
+    if let Err(error) = repository.remove_stale_downloads(DOWNLOAD_RETENTION) {
         let error = &error as &dyn std::error::Error;
-        tracing::warn!(error, "old downloads stay");
+        tracing::warn!(error, "failed to remove stale downloads");
     }
 }
 
-/// One import.
+/// An import to be run.
 #[derive(Debug)]
-pub(super) struct Import {
-    how: Box<ZuulImage>,
+pub(super) struct ImportTask {
+    image_config: Box<ZuulImage>,
     job: ImportJob,
-    files: Vec<Wanted>,
+    files: Vec<WantedArtifact>,
 }
 
 #[derive(Debug)]
-struct Wanted {
+struct WantedArtifact {
     format: Format,
     artifact: ImportArtifact,
     url: Url,
     compression: config::ArtifactCompression,
 }
 
-impl Import {
-    pub(super) fn of(config: &Config, image: &ImageName, job: ImportJob) -> Result<Self, Problem> {
+impl ImportTask {
+    pub(super) fn of(
+        config: &Config,
+        image: &ImageName,
+        job: ImportJob,
+    ) -> Result<Self, TaskError> {
         let entry = config.images.get(image.as_str());
-        let how = match entry.map(|entry| &entry.source) {
-            Some(ImageSource::Zuul(how)) if works_on(config, image.as_str()) => how.clone(),
+        let image_config = match entry.map(|entry| &entry.source) {
+            Some(ImageSource::Zuul(image_config)) if handles_image(config, image.as_str()) => {
+                image_config.clone()
+            }
             _ => {
-                let reason = format!("image {image} is not imported here");
-                return Err(Problem::refused(reason));
+                let reason = format!("image {image} is not imported by this worker");
+                return Err(TaskError::refused(reason));
             }
         };
-        // It becomes part of a file name.
+        // It is used in a file name.
         if job.build.uuid.parse::<ImageId>().is_err() {
-            return Err(Problem::refused("the id of Zuul's build cannot be one"));
+            return Err(TaskError::refused("invalid Zuul build id"));
         }
         let mut files = Vec::new();
         for (format, artifact) in &job.artifacts {
-            let known = how
+            let known = image_config
                 .artifacts
                 .iter()
                 .find(|a| a.format.as_str() == &**format);
             let known = known.ok_or_else(|| {
-                Problem::refused(format!(
+                TaskError::refused(format!(
                     "`artifacts` of image {image} has no entry for {format}"
                 ))
             })?;
-            files.push(Wanted {
+            files.push(WantedArtifact {
                 format: format
                     .parse()
-                    .map_err(|error: InvalidFormat| Problem::refused(error.to_string()))?,
-                // What a build has published does not change.
+                    .map_err(|error: InvalidFormat| TaskError::refused(error.to_string()))?,
+                // Permanent, since artifacts of a build do not change.
                 url: artifact
                     .url
                     .parse()
-                    .map_err(|error: UrlError| Problem::failed(error.to_string()))?,
+                    .map_err(|error: UrlError| TaskError::failed(error.to_string()))?,
                 artifact: artifact.clone(),
                 compression: known.compression,
             });
         }
         if files.is_empty() {
-            return Err(Problem::refused("nothing is to be fetched: name artifacts"));
+            return Err(TaskError::refused(
+                "no artifacts to fetch: list at least one in `artifacts`",
+            ));
         }
-        Ok(Self { how, job, files })
+        Ok(Self {
+            image_config,
+            job,
+            files,
+        })
     }
 
     pub(super) fn formats(&self) -> Vec<Format> {
@@ -114,38 +126,40 @@ impl Import {
     }
 
     pub(super) fn time_limit(&self) -> Duration {
-        *self.how.download_timeout
+        *self.image_config.download_timeout
     }
 
-    /// Fetches all files into the draft.
+    /// Downloads all files into the draft.
     pub(super) async fn make(
         &self,
-        context: &Context,
+        context: &WorkerContext,
         draft: &mut Draft,
-        console: &mut Console,
-    ) -> Result<(), Problem> {
+        console: &mut BuildConsole,
+    ) -> Result<(), TaskError> {
         let build = &self.job.build;
         console
-            .say(&format!("importing build {} of Zuul", build.uuid))
+            .write_line(&format!("importing Zuul build {}", build.uuid))
             .await;
-        let how = self.how.clone();
-        let client = tokio::task::spawn_blocking(move || zuul::download_client(&how));
+        let image_config = self.image_config.clone();
+        let client = tokio::task::spawn_blocking(move || zuul::download_client(&image_config));
         let client = client
             .await?
-            .map_err(|error| Problem::unable(coded(&error)))?;
+            .map_err(|error| TaskError::unable(coded(&error)))?;
         let artifacts = match self.fetch_all(context, &client, draft, console).await {
             Ok(artifacts) => artifacts,
             Err(problem) => {
                 let failure = problem.clone().into_failure();
-                console.say(&format!("failed: {}", failure.reason)).await;
+                console
+                    .write_line(&format!("failed: {}", failure.reason))
+                    .await;
                 return Err(problem);
             }
         };
         let log_url = build.log_url.as_deref();
         let provenance = Provenance {
-            api_url: self.how.api_url.as_str().into(),
-            tenant: self.how.tenant.as_deref().map(Into::into),
-            build: ZuulBuild {
+            api_url: self.image_config.api_url.as_str().into(),
+            tenant: self.image_config.tenant.as_deref().map(Into::into),
+            build: ZuulBuildInfo {
                 log_url: log_url.and_then(zuul::without_query),
                 ..build.clone()
             },
@@ -155,22 +169,22 @@ impl Import {
         let text = serde_json::to_vec_pretty(&provenance).unwrap_or_default();
         draft
             .attach(PROVENANCE, &text)
-            .map_err(|error| Problem::unable(coded(&error)))?;
-        console.say("everything is here").await;
+            .map_err(|error| TaskError::unable(coded(&error)))?;
+        console.write_line("import complete").await;
         Ok(())
     }
 
-    /// Fetches all files at once. The first that cannot be had ends the others; what has come of them stays.
+    /// Downloads all files concurrently. The first failure ends the others; partial downloads are kept.
     async fn fetch_all(
         &self,
-        context: &Context,
+        context: &WorkerContext,
         client: &HttpClient,
         draft: &mut Draft,
-        console: &mut Console,
-    ) -> Result<BTreeMap<Box<str>, ArtifactProvenance>, Problem> {
-        let (say, mut said) = mpsc::unbounded_channel();
-        let rate = self.how.download_rate.filter(|rate| *rate > 0);
-        let errand = Errand {
+        console: &mut BuildConsole,
+    ) -> Result<BTreeMap<Box<str>, ArtifactProvenance>, TaskError> {
+        let (say, mut lines) = mpsc::unbounded_channel();
+        let rate = self.image_config.download_rate.filter(|rate| *rate > 0);
+        let fetch_context = FetchContext {
             client,
             repository: &context.repository,
             throttle: rate.map_or_else(Throttle::default, Throttle::new),
@@ -178,23 +192,24 @@ impl Import {
             scratch: draft.scratch(),
             say,
         };
-        let tally = Tally::new(self.files.len());
+        let download_progress = DownloadProgress::new(self.files.len());
         let fetches = self.files.iter().enumerate();
-        let fetches =
-            fetches.map(|(place, wanted)| self.fetch(&errand, wanted, tally.meter(place)));
+        let fetches = fetches.map(|(index, wanted)| {
+            self.fetch(&fetch_context, wanted, download_progress.reporter(index))
+        });
         let mut fetches = std::pin::pin!(try_join_all(fetches));
         let fetched = loop {
             tokio::select! {
                 fetched = &mut fetches => break fetched,
-                Some(line) = said.recv() => console.say(&line).await,
-                () = tokio::time::sleep(TICK) => {
-                    let (done, all) = tally.sum();
+                Some(line) = lines.recv() => console.write_line(&line).await,
+                () = tokio::time::sleep(PROGRESS_INTERVAL) => {
+                    let (done, all) = download_progress.total();
                     console.progress(done, all);
                 }
             }
         };
-        while let Ok(line) = said.try_recv() {
-            console.say(&line).await;
+        while let Ok(line) = lines.try_recv() {
+            console.write_line(&line).await;
         }
         let mut artifacts = BTreeMap::new();
         for (wanted, fetched) in self.files.iter().zip(fetched?) {
@@ -202,10 +217,10 @@ impl Import {
             draft
                 .install(
                     format,
-                    &errand.target(format),
+                    &fetch_context.target(format),
                     Some(fetched.plain.digests.clone()),
                 )
-                .map_err(|error| Problem::unable(coded(&error)))?;
+                .map_err(|error| TaskError::unable(coded(&error)))?;
             artifacts.insert(format.as_str().into(), fetched);
         }
         Ok(artifacts)
@@ -213,33 +228,46 @@ impl Import {
 
     async fn fetch(
         &self,
-        errand: &Errand<'_>,
-        wanted: &Wanted,
-        meter: ProgressFn,
-    ) -> Result<ArtifactProvenance, Problem> {
-        let Wanted {
+        fetch_context: &FetchContext<'_>,
+        wanted: &WantedArtifact,
+        reporter: ProgressFn,
+    ) -> Result<ArtifactProvenance, TaskError> {
+        let WantedArtifact {
             format,
             artifact,
             url,
             ..
         } = wanted;
-        let order = self.order(wanted, &errand.throttle);
-        errand.say(format!(
+        let order = self.order(wanted, &fetch_context.throttle);
+        fetch_context.log(format!(
             "{format}: fetching {}, {}, from {url}",
             artifact.name, order.packing
         ));
-        let place = format!("{}.{format}", self.job.build.uuid);
-        let (place, target) = (errand.downloads.join(place), errand.target(format));
-        let repository = Some(errand.repository);
-        let fetched = download(errand.client, &order, &place, &target, repository, &meter).await;
-        let fetched = fetched.map_err(|error| problem(&error))?;
-        meter(fetched.sent.size, Some(fetched.sent.size));
+        let partial = format!("{}.{format}", self.job.build.uuid);
+        let (partial, target) = (
+            fetch_context.downloads.join(partial),
+            fetch_context.target(format),
+        );
+        let repository = Some(fetch_context.repository);
+        let fetched = download(
+            fetch_context.client,
+            &order,
+            &partial,
+            &target,
+            repository,
+            &reporter,
+        )
+        .await;
+        let fetched = fetched.map_err(|error| download_error(&error))?;
+        reporter(fetched.sent.size, Some(fetched.sent.size));
         check_header(&target, format).await?;
         let forms = [&fetched.sent, &fetched.plain];
-        let signed_by = self.check_signature(errand.client, wanted, forms).await?;
+        let signed_by = self
+            .check_signature(fetch_context.client, wanted, forms)
+            .await?;
         let digest = fetched.plain.digests.sha256.as_deref().unwrap_or("unknown");
         let line = format!(
-            "{format}: {} bytes came and are {} bytes, SHA-256 {digest}",
+            "{format}: received {} bytes, unpacked to {} bytes, SHA-256 {digest}",
             fetched.sent.size, fetched.plain.size
         );
         let provenance = ArtifactProvenance {
@@ -249,69 +277,66 @@ impl Import {
             sent: fetched.sent,
             plain: fetched.plain,
             promised: fetched.promised,
-            unchecked: self.how.checksum == config::ChecksumRequirement::Off,
+            unchecked: self.image_config.checksum == config::ChecksumRequirement::Off,
             signed_by,
         };
-        errand.say(format!("{line}, {}", provenance.verdict()));
+        fetch_context.log(format!("{line}, {}", provenance.verdict()));
         Ok(provenance)
     }
 
-    /// Whether the artifact is signed as the configuration wants it; returns the id of the key.
+    /// Checks the signature if the configuration requires one; returns the id of the key.
     async fn check_signature(
         &self,
         client: &HttpClient,
-        wanted: &Wanted,
+        wanted: &WantedArtifact,
         forms: [&ContentInfo; 2],
-    ) -> Result<Option<Box<str>>, Problem> {
-        let how = &self.how;
-        let Some(policy) = &how.signature else {
+    ) -> Result<Option<Box<str>>, TaskError> {
+        let image_config = &self.image_config;
+        let Some(policy) = &image_config.signature else {
             return Ok(None);
         };
         let key = tokio::fs::read(&policy.key_file).await.map_err(|error| {
-            Problem::unable(format!(
-                "the key {} cannot be read: {error}",
-                policy.key_file
-            ))
+            TaskError::unable(format!("failed to read key {}: {error}", policy.key_file))
         })?;
-        let key = PublicKey::from_pem(&key).map_err(|error| Problem::unable(coded(&error)))?;
+        let key = PublicKey::from_pem(&key).map_err(|error| TaskError::unable(coded(&error)))?;
         let signature = signature(client, wanted).await?;
         let build = &self.job.build;
         let claims = Claims {
-            project: &how.project,
-            job: &how.job,
-            pipelines: &how.pipelines,
-            branches: &how.branches,
+            project: &image_config.project,
+            job: &image_config.job,
+            pipelines: &image_config.pipelines,
+            branches: &image_config.branches,
             pipeline: build.pipeline.as_deref(),
             branch: build.branch.as_deref(),
         };
         let digests = forms.map(|form| &form.digests);
         key.verify(&signature, &digests, &claims)
-            .map_err(|error| Problem::failed(coded(&error)))?;
+            .map_err(|error| TaskError::failed(coded(&error)))?;
         Ok(Some(key.id().into()))
     }
 
-    fn order(&self, wanted: &Wanted, throttle: &Throttle) -> Download {
-        let how = &self.how;
+    fn order(&self, wanted: &WantedArtifact, throttle: &Throttle) -> Download {
+        let image_config = &self.image_config;
         let number = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
         Download {
             packing: zuul::packing(wanted.compression, &wanted.url),
             promised: zuul::promised(&wanted.artifact.metadata),
-            checksum: match how.checksum {
+            checksum: match image_config.checksum {
                 config::ChecksumRequirement::Required => ChecksumPolicy::Required,
                 config::ChecksumRequirement::IfAvailable => ChecksumPolicy::IfAvailable,
                 config::ChecksumRequirement::Off => ChecksumPolicy::Off,
             },
-            max_size: how.max_size,
-            connections: number(how.download_connections).min(64),
-            retries: number(how.download_retries),
+            max_size: image_config.max_size,
+            connections: number(image_config.download_connections).min(64),
+            retries: number(image_config.download_retries),
             throttle: throttle.clone(),
             ..Download::new(wanted.url.clone())
         }
     }
 }
 
-/// What all fetches of an import have in common.
-struct Errand<'e> {
+/// State that is shared by the downloads of an import.
+struct FetchContext<'e> {
     client: &'e HttpClient,
     repository: &'e Repository,
     throttle: Throttle,
@@ -320,27 +345,27 @@ struct Errand<'e> {
     say: mpsc::UnboundedSender<String>,
 }
 
-impl Errand<'_> {
-    /// Where the file of a format is before it is installed.
+impl FetchContext<'_> {
+    /// Returns the path of a file before it is installed.
     fn target(&self, format: &Format) -> PathBuf {
         self.scratch.join(format.as_str())
     }
 
-    /// A line for the log.
-    fn say(&self, line: String) {
+    /// Writes a line to the log.
+    fn log(&self, line: String) {
         let _nobody_listens = self.say.send(line);
     }
 }
 
-/// The signature in an artifact's metadata, or in a file beside it.
-async fn signature(client: &HttpClient, wanted: &Wanted) -> Result<Vec<u8>, Problem> {
+/// Returns the signature from the metadata of an artifact, or downloads it from a file next to it.
+async fn signature(client: &HttpClient, wanted: &WantedArtifact) -> Result<Vec<u8>, TaskError> {
     match wanted.artifact.metadata.get("signature") {
         Some(Value::String(text)) => return Ok(text.clone().into_bytes()),
         Some(object @ Value::Object(_)) => return Ok(object.to_string().into_bytes()),
         _ => {}
     }
     let missing = || {
-        Problem::failed(
+        TaskError::failed(
             "the artifact is not signed: its metadata has no `signature`, and no file beside it ends in .sigstore.json",
         )
     };
@@ -348,38 +373,34 @@ async fn signature(client: &HttpClient, wanted: &Wanted) -> Result<Vec<u8>, Prob
         .url
         .with_suffix(".sigstore.json")
         .ok_or_else(missing)?;
-    let failed = |error| problem(&DownloadError::Fetch(error));
+    let failed = |error| download_error(&DownloadError::Fetch(error));
     let response = client.send(&HttpRequest::get(url)).await.map_err(failed)?;
     match response.status {
-        StatusCode::OK => response
-            .body
-            .read_all(LONGEST_SIGNATURE)
-            .await
-            .map_err(failed),
+        StatusCode::OK => response.body.read_all(MAX_SIGNATURE).await.map_err(failed),
         status if is_absent_status(status) => Err(missing()),
-        status => Err(Problem::unable(format!(
-            "the signature of the artifact cannot be had (status {status}): the log of that server says why"
+        status => Err(TaskError::unable(format!(
+            "failed to fetch the signature of the artifact: status {status}; see the log of that server"
         ))),
     }
 }
 
-/// A disk that is only complete with other files would have our programs read files of this host.
-async fn check_header(path: &Path, format: &Format) -> Result<(), Problem> {
+/// Checks the disk header. A disk with a backing file is rejected, because it could refer to files of this host.
+async fn check_header(path: &Path, format: &Format) -> Result<(), TaskError> {
     let (path, format) = (path.to_owned(), format.clone());
     blocking(move || {
         inspect(&path, &format)
             .map(drop)
-            .map_err(|error| Problem::failed(coded(&error)))
+            .map_err(|error| TaskError::failed(coded(&error)))
     })
     .await
 }
 
-/// What is wrong with the file itself will be wrong the next time; all else may be better then, or elsewhere.
-fn problem(error: &DownloadError) -> Problem {
+/// Converts a download error. Errors in the file itself are permanent; others can be retried.
+fn download_error(error: &DownloadError) -> TaskError {
     let reason = coded(error);
     if error.is_permanent() {
-        Problem::failed(reason)
+        TaskError::failed(reason)
     } else {
-        Problem::unable(reason)
+        TaskError::unable(reason)
     }
 }

@@ -1,4 +1,4 @@
-//! `image-info:<id>`: what this worker knows of an image.
+//! `image-info:<id>`: returns the state of an image on this worker.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,18 +10,18 @@ use nodeyard_image::{
 };
 use tokio::time::{Instant, timeout_at};
 
-use super::Context;
-use super::follow::{Growing, send_log};
+use super::WorkerContext;
+use super::follow::{LogFollow, send_log};
 use super::import::PROVENANCE;
-use super::problem::Problem;
-use super::upload::is_made_up;
+use super::task_error::TaskError;
+use super::upload::is_generated;
 use crate::jobs::{
-    Failure, FailureKind, FormatInfo, ImageInfo, InfoJob, LocalState, Provenance, UploadInfo,
+    FailureKind, FormatInfo, ImageInfo, InfoJob, JobFailure, LocalState, Provenance, UploadInfo,
     UploadProgress, UploadResult, from_payload, to_payload,
 };
-use crate::source::Console;
+use crate::source::BuildConsole;
 
-/// The words for what can be done about a failure, as manifests hold them.
+/// The names of failure kinds in manifests.
 const KINDS: [(FailureKind, &str); 5] = [
     (FailureKind::Refused, "refused"),
     (FailureKind::Unable, "unable"),
@@ -30,19 +30,19 @@ const KINDS: [(FailureKind, &str); 5] = [
     (FailureKind::Missing, "missing"),
 ];
 
-/// Why an upload ended that the stop of its worker interrupted.
+/// The failure reason of an upload that was interrupted by the stop of its worker.
 pub(super) const INTERRUPTED_UPLOAD: &str =
-    "the worker stopped during the upload; ask for it again and it goes on";
+    "the worker stopped during the upload; request the upload again to resume it";
 
 pub(super) async fn serve(
-    context: &Arc<Context>,
+    context: &Arc<WorkerContext>,
     id: &ImageId,
     job: &Job,
-) -> Result<Vec<u8>, Problem> {
+) -> Result<Vec<u8>, TaskError> {
     let order: InfoJob = from_payload(job.function(), job.payload())?;
     let known = || {
         let known = context.repository.get(id);
-        known.ok_or_else(|| Problem::missing(format!("image {id} is not here")))
+        known.ok_or_else(|| TaskError::missing(format!("image {id} does not exist on this worker")))
     };
     let manifest = known()?;
     let log_next = match order.log_from {
@@ -55,38 +55,38 @@ pub(super) async fn serve(
     }))
 }
 
-/// Sends the log of a build, and returns where it goes on, if it does.
+/// Sends the log of a build and returns the offset to continue from, if it has not ended.
 ///
-/// Gearman does not say when a caller has gone. So none is followed for long: whoever is still there asks again.
+/// Gearman does not report disconnected clients, so following is limited in time and a client submits another job.
 async fn send(
-    context: &Context,
+    context: &WorkerContext,
     manifest: &Manifest,
     job: &Job,
     from: u64,
     follow: bool,
 ) -> Option<u64> {
     let directory = context.config().build_log_dir.clone();
-    let path = Console::path(Path::new(&directory), &manifest.image, &manifest.id);
+    let path = BuildConsole::path(Path::new(&directory), &manifest.image, &manifest.id);
     if !follow {
         return send_log(job, &path, from, None).await;
     }
     let follows = context.followers.try_acquire();
     let until = match &follows {
         Ok(_) => Instant::now() + context.options.follow_limit,
-        // Too many others do; what there is can be had all the same.
+        // Too many jobs follow logs; send only the current content.
         Err(_) => Instant::now(),
     };
     let Ok(log) = timeout_at(until, context.builds.log(&manifest.id)).await else {
         return Some(from);
     };
-    let growing = log.map(|log| Growing {
+    let log_follow = log.map(|log| LogFollow {
         state: log.state,
         until: Some(until),
     });
-    send_log(job, &path, from, growing).await
+    send_log(job, &path, from, log_follow).await
 }
 
-fn describe(context: &Context, manifest: &Manifest) -> ImageInfo {
+fn describe(context: &WorkerContext, manifest: &Manifest) -> ImageInfo {
     ImageInfo {
         image_id: manifest.id.clone(),
         image: manifest.image.clone(),
@@ -115,7 +115,7 @@ fn describe(context: &Context, manifest: &Manifest) -> ImageInfo {
     }
 }
 
-fn describe_upload(context: &Context, id: &ImageId, upload: &ManifestUpload) -> UploadInfo {
+fn describe_upload(context: &WorkerContext, id: &ImageId, upload: &ManifestUpload) -> UploadInfo {
     let state = match &upload.outcome {
         UploadOutcome::Pending
             if context
@@ -124,19 +124,20 @@ fn describe_upload(context: &Context, id: &ImageId, upload: &ManifestUpload) -> 
         {
             UploadProgress::Uploading
         }
-        UploadOutcome::Pending if upload.upload_id.is_some_and(is_made_up) => {
-            UploadProgress::Failed(Failure::new(
+        UploadOutcome::Pending if upload.upload_id.is_some_and(is_generated) => {
+            UploadProgress::Failed(JobFailure::new(
                 FailureKind::Unable,
-                "it came to nothing; what it may have left in the cloud is being removed",
+                "the upload failed; anything it left in the cloud is being deleted",
             ))
         }
-        UploadOutcome::Pending => UploadProgress::Failed(Failure::new(
+        UploadOutcome::Pending => UploadProgress::Failed(JobFailure::new(
             FailureKind::Unable,
-            "the worker ended unexpectedly during the upload; ask for it again and it goes on",
+            "the worker ended unexpectedly during the upload; request the upload again to resume it",
         )),
-        UploadOutcome::Interrupted => {
-            UploadProgress::Failed(Failure::new(FailureKind::Interrupted, INTERRUPTED_UPLOAD))
-        }
+        UploadOutcome::Interrupted => UploadProgress::Failed(JobFailure::new(
+            FailureKind::Interrupted,
+            INTERRUPTED_UPLOAD,
+        )),
         UploadOutcome::Ready {
             external_id,
             external_name,
@@ -155,8 +156,8 @@ fn describe_upload(context: &Context, id: &ImageId, upload: &ManifestUpload) -> 
     }
 }
 
-/// Where an image was fetched from.
-pub(super) fn provenance(context: &Context, manifest: &Manifest) -> Option<Provenance> {
+/// Returns the provenance of an imported image.
+pub(super) fn provenance(context: &WorkerContext, manifest: &Manifest) -> Option<Provenance> {
     let text = context.repository.attachment(&manifest.id, PROVENANCE)?;
     serde_json::from_slice(&text).ok()
 }
@@ -174,7 +175,7 @@ pub(super) fn file_infos(manifest: &Manifest) -> BTreeMap<Box<str>, FormatInfo> 
     files.collect()
 }
 
-pub(super) fn to_manifest(failure: &Failure) -> image::ImageFailure {
+pub(super) fn to_manifest(failure: &JobFailure) -> image::ImageFailure {
     let kind = KINDS.iter().find(|(kind, _)| *kind == failure.kind);
     image::ImageFailure {
         reason: failure.reason.clone(),
@@ -183,15 +184,15 @@ pub(super) fn to_manifest(failure: &Failure) -> image::ImageFailure {
     }
 }
 
-pub(super) fn from_manifest(failure: &image::ImageFailure) -> Failure {
+pub(super) fn from_manifest(failure: &image::ImageFailure) -> JobFailure {
     if failure.reason == image::ImageFailure::INTERRUPTED {
-        return Failure::new(FailureKind::Unable, "the worker ended during the build");
+        return JobFailure::new(FailureKind::Unable, "the worker ended during the build");
     }
     let word = failure.kind.as_deref();
     let kind = KINDS.iter().find(|(_, known)| Some(*known) == word);
-    Failure {
+    JobFailure {
         reason: failure.reason.clone(),
-        // Nothing that is not said speaks against another try.
+        // Unknown kinds can be retried.
         kind: kind.map_or(FailureKind::Unable, |(kind, _)| *kind),
         exit_code: failure.exit_code,
     }

@@ -1,4 +1,4 @@
-//! What the configuration says about the images of a provider, whichever driver it has.
+//! Upload settings of a provider from the configuration.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,32 +9,32 @@ use nodeyard_driver_common::{DriverKinds, ImageUploadSettings};
 use nodeyard_image::{DiskCompression, ImageId};
 use nodeyard_model::{BuildId, ImageName, ProviderName, Timestamp, UploadId};
 
-use super::problem::Problem;
+use super::task_error::TaskError;
 
-/// What a cloud takes if nothing says otherwise: OpenStack's own default.
-const USUAL_FORMAT: &str = "qcow2";
+/// The default image format, as in OpenStack.
+const DEFAULT_FORMAT: &str = "qcow2";
 
-const USUAL_NAME: &str = "{image_name}-{timestamp}";
+const DEFAULT_NAME: &str = "{image_name}-{timestamp}";
 
-/// An installation's id goes into the metadata of every cloud.
-const LONGEST_SYSTEM: usize = 128;
+/// The maximum length of an installation id, which is stored in cloud metadata.
+const MAX_SYSTEM_LENGTH: usize = 128;
 
-/// How images get to a provider.
+/// The upload settings of an image at a provider.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct UploadSettings {
+pub(super) struct ProviderUploadSettings {
     pub(super) format: Box<str>,
-    /// Of files that are converted for it.
+    /// The compression of converted files.
     pub(super) compression: DiskCompression,
     name_format: Box<str>,
     pub(super) hook: Option<Box<str>>,
     pub(super) timeout: Option<Duration>,
-    /// The image's own metadata, with the provider's over it.
+    /// The metadata of the image, overridden by that of the provider.
     pub(super) metadata: BTreeMap<String, String>,
     pub(super) marks: Vec<Box<str>>,
 }
 
-impl UploadSettings {
-    /// None if the provider does not use the image.
+impl ProviderUploadSettings {
+    /// Returns the settings, or `None` if the provider does not use the image.
     pub(super) fn of(
         kinds: &DriverKinds,
         config: &Config,
@@ -48,7 +48,7 @@ impl UploadSettings {
         let mut upload = Self {
             format: format(provider).into(),
             compression: compression(kinds, config, provider, image),
-            name_format: name_format.unwrap_or(USUAL_NAME).into(),
+            name_format: name_format.unwrap_or(DEFAULT_NAME).into(),
             hook: settings.hook,
             timeout: settings.timeout,
             metadata: BTreeMap::new(),
@@ -71,13 +71,13 @@ impl UploadSettings {
         self.metadata.extend(texts);
     }
 
-    /// The name of an upload in the cloud.
+    /// Returns the name of an upload in the cloud.
     pub(super) fn external_name(
         &self,
         image: &ImageName,
         upload: UploadId,
         now: Timestamp,
-    ) -> Result<Box<str>, Problem> {
+    ) -> Result<Box<str>, TaskError> {
         let timestamp = format!("{:.0}", now.as_secs().floor());
         let name = template::fill(&self.name_format, |field| match field {
             "image_name" => Some(image.to_string()),
@@ -86,7 +86,7 @@ impl UploadSettings {
             _ => None,
         });
         name.map(Into::into).map_err(|_| {
-            Problem::refused(format!(
+            TaskError::refused(format!(
                 "image-name-format `{}` has more than {{image_name}}, {{upload_id}} and {{timestamp}} in braces",
                 self.name_format
             ))
@@ -94,13 +94,13 @@ impl UploadSettings {
     }
 }
 
-/// The format that a provider takes.
+/// Returns the image format of a provider.
 fn format(provider: &Provider) -> &str {
-    provider.image_format().unwrap_or(USUAL_FORMAT)
+    provider.image_format().unwrap_or(DEFAULT_FORMAT)
 }
 
-/// How a file is compressed that is converted for a provider. There is one of each format, so what not all who get it
-/// can read is not made.
+/// Returns the compression of files that are converted for a provider. Providers with the same format share a file, so zstd is
+/// used only if all of them support it.
 fn compression(
     kinds: &DriverKinds,
     config: &Config,
@@ -112,11 +112,13 @@ fn compression(
         ImageCompression::Zstd => DiskCompression::Zstd,
         ImageCompression::None => DiskCompression::None,
     };
-    let mut sharers = config
+    let mut other_providers = config
         .providers_of_image(image)
         .filter(|other| format(other) == format(provider));
     match wanted(provider) {
-        DiskCompression::Zstd if sharers.any(|other| wanted(other) != DiskCompression::Zstd) => {
+        DiskCompression::Zstd
+            if other_providers.any(|other| wanted(other) != DiskCompression::Zstd) =>
+        {
             DiskCompression::Zlib
         }
         wanted => wanted,
@@ -130,7 +132,7 @@ fn driver_settings(kinds: &DriverKinds, provider: &Provider, image: &str) -> Ima
         .unwrap_or_default()
 }
 
-/// The formats an image is to have: its own, and those of the providers that use it.
+/// Returns the formats of an image and of the providers that use it.
 pub(super) fn formats(config: &Config, image: &str) -> BTreeSet<String> {
     let own = config
         .images
@@ -143,19 +145,21 @@ pub(super) fn formats(config: &Config, image: &str) -> BTreeSet<String> {
     own.cloned().chain(providers).collect()
 }
 
-/// The installation that a caller names.
-pub(super) fn managed(said: Option<&str>) -> Result<Option<Box<str>>, Problem> {
-    let Some(said) = said else { return Ok(None) };
-    if said.is_empty() || said.len() > LONGEST_SYSTEM || said.chars().any(char::is_control) {
-        return Err(Problem::refused(
-            "`managed` is not the id of an installation",
+/// Validates the installation id of a job.
+pub(super) fn managed(system: Option<&str>) -> Result<Option<Box<str>>, TaskError> {
+    let Some(system) = system else {
+        return Ok(None);
+    };
+    if system.is_empty() || system.len() > MAX_SYSTEM_LENGTH || system.chars().any(char::is_control)
+    {
+        return Err(TaskError::refused(
+            "`managed` is not a valid installation id",
         ));
     }
-    Ok(Some(said.into()))
+    Ok(Some(system.into()))
 }
 
-/// Whose an upload is: the installation's that asks, otherwise this builder's own, so that nobody takes it for a
-/// leak.
+/// Returns the owner of an upload: the installation of the job, otherwise this builder, so that it is not treated as a leak.
 pub(super) fn owner(managed: Option<&str>, builder_id: &str, provider: &ProviderName) -> Owner {
     let system = match managed {
         Some(system) => SystemId::new(system),
@@ -167,8 +171,7 @@ pub(super) fn owner(managed: Option<&str>, builder_id: &str, provider: &Provider
     }
 }
 
-/// The id that the tags of an upload name its build by. Foreign ids are none that a tag can hold; what stands for
-/// them only has to be the same every time.
+/// Returns the build id for the tags of an upload. Image ids that are not build ids are hashed to a stable one.
 pub(super) fn build_id(id: &ImageId) -> BuildId {
     const OFFSET: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
@@ -190,8 +193,8 @@ mod tests {
             ("{timestamp}", Some("1500")),
             ("{other}", None),
         ] {
-            let settings = UploadSettings {
-                format: USUAL_FORMAT.into(),
+            let settings = ProviderUploadSettings {
+                format: DEFAULT_FORMAT.into(),
                 compression: DiskCompression::None,
                 name_format: template.into(),
                 hook: None,

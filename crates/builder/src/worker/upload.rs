@@ -1,10 +1,9 @@
-//! `image-upload:<id>`: brings an image into a cloud.
+//! `image-upload:<id>`: uploads an image to a cloud.
 //!
-//! An upload has an id: that of its record when a steward asks, one made up here when somebody else does. The manifest
-//! says what became of it, so whoever asks again for the same id gets the same answer, and one that a killed worker
-//! left goes on.
+//! An upload has the id of its record if a steward requests it, and a generated id otherwise. The manifest records its outcome, so
+//! a repeated request returns the same result, and an upload that was interrupted by a crash is resumed.
 
-mod bring;
+mod task;
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,53 +16,53 @@ use nodeyard_image::{ImageId, Manifest, ManifestState, UploadOutcome};
 use nodeyard_model::{BuildKey, ImageName, ProviderName, UploadId, UploadKey, coded, now};
 use tokio::sync::watch;
 
-use self::bring::Upload;
+use self::task::UploadTask;
 use super::info::from_manifest;
-use super::problem::Problem;
-use super::works::{Work, Works};
-use super::{Context, provider, upload_delete};
+use super::shared_tasks::{SharedTask, SharedTasks};
+use super::task_error::TaskError;
+use super::{WorkerContext, provider, upload_delete};
 use crate::jobs::{UploadDeleteJob, UploadJob, UploadResult, from_payload, to_payload};
 
-/// Ids from here on are made up; those of records are counted from 0 and never get this far.
-const MADE_UP: u64 = 5_000_000_000;
+/// The first generated id. Ids of records are counted from 0 and do not reach it.
+const FIRST_GENERATED_ID: u64 = 5_000_000_000;
 
-/// What is done in one upload: convert, upload, ask the hook.
+/// The progress units of an upload: convert, upload, run the hook.
 const STEPS: u64 = 3 * STEP;
 
-/// As fine as a single step is told.
+/// The progress units of one step.
 const STEP: u64 = 1000;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Key {
+struct UploadTaskKey {
     id: ImageId,
     provider: ProviderName,
     upload: UploadId,
 }
 
-impl Key {
-    /// Nobody but this worker knows of an upload without a record.
+impl UploadTaskKey {
+    /// Returns whether the upload has a record. Otherwise only this worker knows it.
     fn has_record(&self) -> bool {
-        self.upload.sequence() < MADE_UP
+        self.upload.sequence() < FIRST_GENERATED_ID
     }
 }
 
-/// The uploads that run, and the images that must have none.
+/// The running uploads, and the images for which uploads are blocked.
 #[derive(Debug, Default)]
-pub(super) struct Uploads {
-    works: Works<Key, watch::Receiver<u64>, UploadResult>,
-    kept_away: Mutex<HashSet<ImageId>>,
+pub(super) struct RunningUploads {
+    tasks: SharedTasks<UploadTaskKey, watch::Receiver<u64>, UploadResult>,
+    blocked: Mutex<HashSet<ImageId>>,
 }
 
-/// Keeps uploads away from an image.
+/// Blocks uploads of an image until dropped.
 #[derive(Debug)]
-pub(super) struct KeptAway<'u> {
-    uploads: &'u Uploads,
+pub(super) struct UploadBlock<'u> {
+    uploads: &'u RunningUploads,
     id: ImageId,
 }
 
-impl Uploads {
+impl RunningUploads {
     pub(super) fn running(&self) -> Vec<(ImageId, ProviderName)> {
-        let keys = self.works.keys().into_iter();
+        let keys = self.tasks.keys().into_iter();
         keys.map(|key| (key.id, key.provider)).collect()
     }
 
@@ -74,33 +73,30 @@ impl Uploads {
         upload: Option<UploadId>,
     ) -> bool {
         upload.is_some_and(|upload| {
-            let key = Key {
+            let key = UploadTaskKey {
                 id: id.clone(),
                 provider: provider.clone(),
                 upload,
             };
-            self.works.get(&key).is_some()
+            self.tasks.get(&key).is_some()
         })
     }
 
-    /// None while one is under way, or somebody else does the same.
-    pub(super) fn keep_away(&self, id: &ImageId) -> Option<KeptAway<'_>> {
-        let mut kept_away = self
-            .kept_away
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let busy = self.works.keys().iter().any(|key| key.id == *id);
-        (!busy && kept_away.insert(id.clone())).then(|| KeptAway {
+    /// Blocks uploads of an image. Returns `None` if an upload is running or uploads are already blocked.
+    pub(super) fn block(&self, id: &ImageId) -> Option<UploadBlock<'_>> {
+        let mut blocked = self.blocked.lock().unwrap_or_else(PoisonError::into_inner);
+        let busy = self.tasks.keys().iter().any(|key| key.id == *id);
+        (!busy && blocked.insert(id.clone())).then(|| UploadBlock {
             uploads: self,
             id: id.clone(),
         })
     }
 }
 
-impl Drop for KeptAway<'_> {
+impl Drop for UploadBlock<'_> {
     fn drop(&mut self) {
-        let kept_away = &self.uploads.kept_away;
-        kept_away
+        let blocked = &self.uploads.blocked;
+        blocked
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .remove(&self.id);
@@ -108,14 +104,14 @@ impl Drop for KeptAway<'_> {
 }
 
 pub(super) async fn serve(
-    context: &Arc<Context>,
+    context: &Arc<WorkerContext>,
     id: &ImageId,
     job: &Job,
-) -> Result<Vec<u8>, Problem> {
+) -> Result<Vec<u8>, TaskError> {
     let order: UploadJob = from_payload(job.function(), job.payload())?;
     let work = match start(context, id, &order)? {
-        Asked::Runs(work) => work,
-        Asked::Done(result) => return Ok(to_payload(&result)),
+        UploadStart::Running(work) => work,
+        UploadStart::Done(result) => return Ok(to_payload(&result)),
     };
     let mut steps = work.view.clone();
     let report = async {
@@ -131,46 +127,54 @@ pub(super) async fn serve(
     Ok(to_payload(&result?))
 }
 
-/// What is asked for runs, or has come to something earlier.
-enum Asked {
-    Runs(Work<watch::Receiver<u64>, UploadResult>),
+/// A running upload, or the result of an earlier one.
+enum UploadStart {
+    Running(SharedTask<watch::Receiver<u64>, UploadResult>),
     Done(UploadResult),
 }
 
-fn start(context: &Arc<Context>, id: &ImageId, order: &UploadJob) -> Result<Asked, Problem> {
+fn start(
+    context: &Arc<WorkerContext>,
+    id: &ImageId,
+    order: &UploadJob,
+) -> Result<UploadStart, TaskError> {
     let uploads = &context.uploads;
-    // Held to the end: nobody else starts or forbids one meanwhile.
-    let kept_away = uploads
-        .kept_away
+    // Locked to the end, so that no other upload is started or blocked in between.
+    let blocked = uploads
+        .blocked
         .lock()
         .unwrap_or_else(PoisonError::into_inner);
     let upload = match order.upload_id {
-        Some(upload) if order.managed.is_some() && upload.sequence() < MADE_UP => upload,
+        Some(upload) if order.managed.is_some() && upload.sequence() < FIRST_GENERATED_ID => upload,
         Some(_) => {
-            return Err(Problem::refused(
-                "`upload-id` is that of a record, and comes with `managed`",
+            return Err(TaskError::refused(
+                "`upload-id` must be the id of an upload record and requires `managed`",
             ));
         }
         None if order.managed.is_some() => {
-            return Err(Problem::refused(
-                "`managed` comes with `upload-id`, that of a record",
+            return Err(TaskError::refused(
+                "`managed` requires `upload-id`, the id of an upload record",
             ));
         }
-        None => made_up(context, id, &order.provider)?,
+        None => generate_upload_id(context, id, &order.provider)?,
     };
-    let key = Key {
+    let key = UploadTaskKey {
         id: id.clone(),
         provider: order.provider.clone(),
         upload,
     };
-    if let Some(work) = uploads.works.get(&key) {
-        return Ok(Asked::Runs(work));
+    if let Some(work) = uploads.tasks.get(&key) {
+        return Ok(UploadStart::Running(work));
     }
-    // What came of a work is noted before it ends, so this is not outdated.
+    // A task records its outcome before it ends, so this is current.
     let manifest = context.repository.get(id);
     let manifest = manifest
-        .filter(|manifest| manifest.state == ManifestState::Ready && !kept_away.contains(id))
-        .ok_or_else(|| Problem::missing(format!("image {id} is not here, or not ready")))?;
+        .filter(|manifest| manifest.state == ManifestState::Ready && !blocked.contains(id))
+        .ok_or_else(|| {
+            TaskError::missing(format!(
+                "image {id} does not exist on this worker or is not ready"
+            ))
+        })?;
     let mut known = manifest.uploads.iter();
     let known = known.find(|one| one.provider == key.provider && one.upload_id == Some(upload));
     match known.map(|known| &known.outcome) {
@@ -179,34 +183,38 @@ fn start(context: &Arc<Context>, id: &ImageId, order: &UploadJob) -> Result<Aske
             external_name,
             format,
         }) => {
-            return Ok(Asked::Done(UploadResult {
+            return Ok(UploadStart::Done(UploadResult {
                 external_id: external_id.clone(),
                 external_name: external_name.clone(),
                 format: format.clone(),
             }));
         }
         Some(UploadOutcome::Failed(failure)) => {
-            return Err(Problem::Expected(from_manifest(failure)));
+            return Err(TaskError::Failed(from_manifest(failure)));
         }
         Some(UploadOutcome::Pending | UploadOutcome::Interrupted) | None => {}
     }
     if manifest.files.is_empty() {
-        let reason = format!("image {id} has no files here any more");
-        return Err(Problem::missing(reason));
+        let reason = format!("image {id} has no files on this worker any more");
+        return Err(TaskError::missing(reason));
     }
-    let work = uploads.works.join(key.clone(), &context.tasks, || {
-        let upload = Upload::of(context, &manifest, order, key, known.is_some())?;
+    let work = uploads.tasks.get_or_start(key.clone(), &context.tasks, || {
+        let upload = UploadTask::of(context, &manifest, order, key, known.is_some())?;
         let (publish, steps) = watch::channel(0);
-        Ok::<_, Problem>((steps, upload.run(publish)))
+        Ok::<_, TaskError>((steps, upload.run(publish)))
     });
-    work.map(Asked::Runs)
+    work.map(UploadStart::Running)
 }
 
-/// The id of an upload that has no record: that of one which runs, otherwise one that never was.
-fn made_up(context: &Context, id: &ImageId, provider: &ProviderName) -> Result<UploadId, Problem> {
+/// Returns the id of a running upload without a record, or generates a new one.
+fn generate_upload_id(
+    context: &WorkerContext,
+    id: &ImageId,
+    provider: &ProviderName,
+) -> Result<UploadId, TaskError> {
     let running = context
         .uploads
-        .works
+        .tasks
         .keys()
         .into_iter()
         .find(|key| key.id == *id && key.provider == *provider && !key.has_record());
@@ -217,14 +225,13 @@ fn made_up(context: &Context, id: &ImageId, provider: &ProviderName) -> Result<U
     let uploads = manifest.iter().flat_map(|manifest| &manifest.uploads);
     let taken = uploads.filter_map(|upload| upload.upload_id);
     let taken = taken.map(UploadId::sequence).max().unwrap_or(0);
-    let fresh = MADE_UP + now().as_secs() as u64;
-    let made_up = format!("{:010}", fresh.max(taken + 1));
-    made_up
-        .parse()
-        .map_err(|_| Problem::Surprise("there are no upload ids left".to_owned()))
+    let fresh = FIRST_GENERATED_ID + now().as_secs() as u64;
+    let id = format!("{:010}", fresh.max(taken + 1));
+    id.parse()
+        .map_err(|_| TaskError::Internal("upload ids are exhausted".to_owned()))
 }
 
-fn upload_key(manifest: &Manifest, key: &Key) -> UploadKey {
+fn upload_key(manifest: &Manifest, key: &UploadTaskKey) -> UploadKey {
     UploadKey {
         build: BuildKey {
             image: manifest.image.clone(),
@@ -235,16 +242,16 @@ fn upload_key(manifest: &Manifest, key: &Key) -> UploadKey {
     }
 }
 
-/// The driver of a provider, for whoever asks.
+/// Returns the driver of a provider for an owner.
 pub(super) fn find_driver(
-    context: &Context,
+    context: &WorkerContext,
     config: &Config,
     managed: Option<&str>,
     name: &ProviderName,
-) -> Result<(Arc<dyn Driver>, Owner), Problem> {
+) -> Result<(Arc<dyn Driver>, Owner), TaskError> {
     let found = config.provider(name.as_str());
     let found = found.ok_or_else(|| {
-        Problem::refused(format!(
+        TaskError::refused(format!(
             "provider {name} is not in the configuration of this worker"
         ))
     })?;
@@ -254,24 +261,24 @@ pub(super) fn find_driver(
         .drivers
         .get(found, &owner)
         .map_err(|error: driver::Error| {
-            Problem::unable(format!("provider {name}: {}", coded(&error)))
+            TaskError::unable(format!("provider {name}: {}", coded(&error)))
         })?;
     if driver.images().is_none() {
-        return Err(Problem::refused(format!(
-            "provider {name} takes no uploads"
+        return Err(TaskError::refused(format!(
+            "provider {name} does not support image uploads"
         )));
     }
     Ok((driver, owner))
 }
 
-/// Whether it is that of an upload without a record.
-pub(super) fn is_made_up(id: UploadId) -> bool {
-    id.sequence() >= MADE_UP
+/// Returns whether the id was generated for an upload without a record.
+pub(super) fn is_generated(id: UploadId) -> bool {
+    id.sequence() >= FIRST_GENERATED_ID
 }
 
-/// Uploads of an image that have no record, came to nothing, and may have left something in a cloud: nobody but this
-/// worker looks after that.
-pub(super) fn lost(context: &Context, id: &ImageId) -> Vec<Lost> {
+/// Returns the failed uploads of an image that have no record and may have left remains in a cloud, which only this worker can
+/// delete.
+pub(super) fn lost_uploads(context: &WorkerContext, id: &ImageId) -> Vec<LostUpload> {
     let pending = || {
         let image = context.repository.get(id);
         let uploads = image.iter().flat_map(|image| {
@@ -281,14 +288,14 @@ pub(super) fn lost(context: &Context, id: &ImageId) -> Vec<Lost> {
                 .map(move |upload| (&image.image, upload))
         });
         let lost = uploads.filter_map(|(image, upload)| {
-            let id = upload.upload_id.filter(|id| is_made_up(*id))?;
-            (upload.outcome == UploadOutcome::Pending).then(|| Lost {
+            let id = upload.upload_id.filter(|id| is_generated(*id))?;
+            (upload.outcome == UploadOutcome::Pending).then(|| LostUpload {
                 image: image.clone(),
                 provider: upload.provider.clone(),
                 upload: id,
             })
         });
-        lost.collect::<Vec<Lost>>()
+        lost.collect::<Vec<LostUpload>>()
     };
     let mut lost = pending();
     lost.retain(|lost| {
@@ -296,7 +303,7 @@ pub(super) fn lost(context: &Context, id: &ImageId) -> Vec<Lost> {
             .uploads
             .is_running(id, &lost.provider, Some(lost.upload))
     });
-    // One that was just ending has noted by now what came of it.
+    // An upload that was just ending has recorded its outcome by now.
     if !lost.is_empty() {
         let still = pending();
         lost.retain(|lost| still.contains(lost));
@@ -304,28 +311,31 @@ pub(super) fn lost(context: &Context, id: &ImageId) -> Vec<Lost> {
     lost
 }
 
-/// An upload that nobody knows the end of.
+/// An upload without a record whose outcome is unknown.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Lost {
+pub(super) struct LostUpload {
     image: ImageName,
     pub(super) provider: ProviderName,
     upload: UploadId,
 }
 
-/// Removes from the clouds what lost uploads of some images have left there.
-pub(super) async fn abandon_lost(context: &Arc<Context>, of: impl Fn(&ImageId) -> bool) {
+/// Deletes the remains of lost uploads from their clouds.
+pub(super) async fn delete_lost_uploads(
+    context: &Arc<WorkerContext>,
+    of: impl Fn(&ImageId) -> bool,
+) {
     let images = context.repository.images();
     let images = images.iter().filter(|image| of(&image.id));
-    let removals = images.flat_map(|image| {
+    let deletions = images.flat_map(|image| {
         let id = &image.id;
-        let lost = lost(context, id).into_iter();
-        lost.map(move |lost| abandon(context, id, lost))
+        let lost = lost_uploads(context, id).into_iter();
+        lost.map(move |lost| delete_lost_upload(context, id, lost))
     });
-    join_all(removals).await;
+    join_all(deletions).await;
 }
 
-async fn abandon(context: &Arc<Context>, id: &ImageId, lost: Lost) {
-    let Lost {
+async fn delete_lost_upload(context: &Arc<WorkerContext>, id: &ImageId, lost: LostUpload) {
+    let LostUpload {
         image,
         provider,
         upload,
@@ -338,12 +348,12 @@ async fn abandon(context: &Arc<Context>, id: &ImageId, lost: Lost) {
         upload_id: Some(upload),
     };
     let removed = match upload_delete::start(context, &provider, order) {
-        Ok(removal) => removal.outcome().await,
+        Ok(deletion) => deletion.outcome().await,
         Err(problem) => Err(problem),
     };
     if let Err(problem) = removed {
         let failure = problem.into_failure();
         let reason = context.redactor().mask(&failure.reason);
-        tracing::warn!(%id, %provider, reason, "what an upload left in a cloud cannot be removed now; it is tried again");
+        tracing::warn!(%id, %provider, reason, "failed to delete remains of upload from cloud; retrying later");
     }
 }

@@ -1,7 +1,6 @@
-//! `upload-delete:<provider>`: removes an image from a cloud, also when its file is long gone.
+//! `upload-delete:<provider>`: deletes an image from a cloud, even if its files no longer exist.
 //!
-//! A cloud may take as long as it likes to answer, and a caller that has waited long enough asks again: so whoever asks
-//! for a deletion that is under way joins it.
+//! A deletion may take longer than a caller waits, so a repeated request joins the running deletion.
 
 use std::sync::Arc;
 
@@ -10,26 +9,26 @@ use nodeyard_gearman::worker::Job;
 use nodeyard_image::ManifestState;
 use nodeyard_model::{BuildKey, ProviderName, UploadId, UploadKey, with_causes};
 
-use super::problem::{Problem, blocking};
+use super::shared_tasks::{SharedTask, SharedTasks};
+use super::task_error::{TaskError, blocking};
 use super::upload::find_driver;
-use super::works::{Work, Works};
-use super::{Context, cloud, provider};
+use super::{WorkerContext, cloud, provider};
 use crate::jobs::{CLOUD_DELETION, UploadDeleteJob, from_payload};
 
-/// The deletions that run, each by its cloud and what was asked for.
+/// The running deletions by provider and job.
 #[derive(Debug, Default)]
-pub(super) struct Removals(Works<(ProviderName, UploadDeleteJob), (), ()>);
+pub(super) struct CloudDeletions(SharedTasks<(ProviderName, UploadDeleteJob), (), ()>);
 
 pub(super) async fn serve(
-    context: &Arc<Context>,
+    context: &Arc<WorkerContext>,
     provider: &ProviderName,
     job: &Job,
-) -> Result<Vec<u8>, Problem> {
+) -> Result<Vec<u8>, TaskError> {
     let order: UploadDeleteJob = from_payload(job.function(), job.payload())?;
     let id = &order.image_id;
     if context.uploads.is_running(id, provider, order.upload_id) {
-        return Err(Problem::unable(
-            "it is being uploaded; delete it when that has ended",
+        return Err(TaskError::unable(
+            "the upload is still running; delete it after it has ended",
         ));
     }
     start(context, provider, order)?.outcome().await?;
@@ -37,37 +36,37 @@ pub(super) async fn serve(
 }
 
 pub(super) fn start(
-    context: &Arc<Context>,
+    context: &Arc<WorkerContext>,
     provider: &ProviderName,
     order: UploadDeleteJob,
-) -> Result<Work<(), ()>, Problem> {
+) -> Result<SharedTask<(), ()>, TaskError> {
     let key = (provider.clone(), order.clone());
-    context.removals.0.join(key, &context.tasks, || {
-        let removal = Removal::of(context, provider, order)?;
-        Ok(((), removal.run()))
+    context.deletions.0.get_or_start(key, &context.tasks, || {
+        let deletion = CloudDeletion::of(context, provider, order)?;
+        Ok(((), deletion.run()))
     })
 }
 
-/// One deletion.
-struct Removal {
-    context: Arc<Context>,
+/// A deletion to be run.
+struct CloudDeletion {
+    context: Arc<WorkerContext>,
     order: UploadDeleteJob,
     driver: Arc<dyn Driver>,
     target: ImageTarget,
 }
 
-impl Removal {
+impl CloudDeletion {
     fn of(
-        context: &Arc<Context>,
+        context: &Arc<WorkerContext>,
         provider: &ProviderName,
         order: UploadDeleteJob,
-    ) -> Result<Self, Problem> {
+    ) -> Result<Self, TaskError> {
         let upload = match (order.upload_id, &order.external_id) {
             (Some(upload), _) => upload,
             (None, Some(_)) => no_upload()?,
             (None, None) => {
-                let reason = "without `external-id` and `upload-id` nobody knows what to delete";
-                return Err(Problem::refused(reason));
+                let reason = "`external-id` or `upload-id` is required";
+                return Err(TaskError::refused(reason));
             }
         };
         let config = context.config();
@@ -91,7 +90,7 @@ impl Removal {
         })
     }
 
-    async fn run(self) -> Result<(), Problem> {
+    async fn run(self) -> Result<(), TaskError> {
         let Self {
             context,
             order,
@@ -103,19 +102,19 @@ impl Removal {
         let deleted = tokio::select! {
             deleted = tokio::time::timeout(CLOUD_DELETION, deleted) => deleted,
             () = context.stopping.cancelled() => {
-                return Err(Problem::interrupted("the worker stopped"));
+                return Err(TaskError::interrupted("the worker stopped"));
             }
         };
         match deleted {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
                 let error = with_causes(&error);
-                let reason = format!("deletion from {provider}: {error}");
-                return Err(Problem::failed(reason));
+                let reason = format!("failed to delete the image from {provider}: {error}");
+                return Err(TaskError::failed(reason));
             }
             Err(_) => {
-                let reason = format!("{provider} did not delete it in time");
-                return Err(Problem::failed(reason));
+                let reason = format!("timed out deleting the image from {provider}");
+                return Err(TaskError::failed(reason));
             }
         }
         let known = context.repository.get(&order.image_id);
@@ -129,8 +128,8 @@ impl Removal {
     }
 }
 
-/// Stands for an upload of which only the image in the cloud is known.
-fn no_upload() -> Result<UploadId, Problem> {
+/// Returns the placeholder id for an upload of which only the image in the cloud is known.
+fn no_upload() -> Result<UploadId, TaskError> {
     let id = "0000000000".parse();
-    id.map_err(|_| Problem::Surprise("zero is no upload id".to_owned()))
+    id.map_err(|_| TaskError::Internal("invalid upload id: 0000000000".to_owned()))
 }

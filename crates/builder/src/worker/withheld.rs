@@ -1,5 +1,5 @@
-//! The builds and imports that this worker does not offer at the moment, because it could not do them: there is too little
-//! disk space, or it was unable to do the last one. Meanwhile another worker gets them.
+//! Functions for builds and imports that are not registered for now, because there is too little disk space or the last job could not
+//! be run. Another worker gets these jobs.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,7 +8,7 @@ use nodeyard_image::{ByteSize, Error, Repository};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::Context;
+use super::WorkerContext;
 use super::functions::configured;
 use crate::jobs::Function;
 
@@ -21,8 +21,8 @@ pub(super) struct Withheld {
 
 #[derive(Debug, Default)]
 pub(super) struct WithheldFunctions {
-    no_space: BTreeMap<Function, Shortage>,
-    /// By the time when they are offered again.
+    no_space: BTreeMap<Function, SpaceShortage>,
+    /// The time at which they are registered again.
     paused: HashMap<Function, Instant>,
 }
 
@@ -46,13 +46,13 @@ impl Withheld {
     }
 }
 
-impl Context {
-    /// Withdraws a function after this worker was unable to do its job, and offers it again after a pause. Returns when the
-    /// job servers have been told, so that a caller who calls again at once reaches another worker.
+impl WorkerContext {
+    /// Unregisters a function after this worker was unable to run its job, and registers it again after a pause. Returns when the
+    /// job servers have been notified, so that a retry reaches another worker.
     pub(super) async fn pause_function(self: &Arc<Self>, function: &Function) {
         let until = Instant::now() + self.options.unable_pause;
         self.withheld.lock().paused.insert(function.clone(), until);
-        self.offer_configured();
+        self.register_configured();
         self.functions.builds_sent().await;
         let (context, function) = (Arc::clone(self), function.clone());
         self.tasks.spawn(async move {
@@ -66,12 +66,12 @@ impl Context {
                 withheld.paused.remove(&function);
             }
             drop(withheld);
-            context.offer_configured();
+            context.register_configured();
         });
     }
 
-    /// Withdraws the builds and imports for which there is no disk space, and offers those for which there is again. While
-    /// builds run nothing changes, since they use space that they return.
+    /// Unregisters the builds and imports for which there is too little disk space, and registers those for which there is enough
+    /// again. Does nothing during builds, because they free space when they end.
     pub(super) async fn check_space(self: &Arc<Self>) {
         if !self.builds.running().is_empty() {
             return;
@@ -91,28 +91,28 @@ impl Context {
         let mut withheld = self.withheld.lock();
         for (function, (needed, available)) in &no_space {
             if !withheld.no_space.contains_key(function) {
-                tracing::warn!(%function, %needed, %available, "withdrew function for lack of disk space");
+                tracing::warn!(%function, %needed, %available, "unregistered function: insufficient disk space");
             }
         }
         for function in withheld.no_space.keys() {
             if !no_space.contains_key(function) {
-                tracing::info!(%function, "function is no longer withheld for lack of disk space");
+                tracing::info!(%function, "registered function again: sufficient disk space");
             }
         }
         withheld.no_space = no_space;
         drop(withheld);
-        self.offer_configured();
+        self.register_configured();
     }
 }
 
 /// The disk space that a function needs, and that is available.
-type Shortage = (ByteSize, ByteSize);
+type SpaceShortage = (ByteSize, ByteSize);
 
 /// Returns the functions whose jobs would be refused. Blocks.
 fn without_space(
     repository: &Repository,
     functions: BTreeSet<Function>,
-) -> Result<BTreeMap<Function, Shortage>, Error> {
+) -> Result<BTreeMap<Function, SpaceShortage>, Error> {
     let available = ByteSize(repository.available_space()?);
     let needed = |function: &Function| match function {
         Function::Build(image) => ByteSize(repository.estimate_build(image)),

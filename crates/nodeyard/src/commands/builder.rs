@@ -68,7 +68,7 @@ pub(crate) async fn run(
         options.unable_pause = interval;
     }
     let recorder = Arc::new(BuilderMetricsRecorder::new(metrics.clone()));
-    let parts = worker::Parts {
+    let parts = worker::WorkerDependencies {
         config: config.clone(),
         drivers,
         events: Arc::clone(&recorder) as _,
@@ -88,7 +88,7 @@ pub(crate) async fn run(
     };
     let stewarding = async {
         let Some(tree) = tree else { return Ok(()) };
-        let parts = steward::Parts {
+        let parts = steward::StewardDependencies {
             tree,
             config,
             events: recorder,
@@ -122,7 +122,7 @@ fn steward_options(
         servers,
         uploads: workers.uploads.max(1),
         cleans: true,
-        timing: steward::Timing::default(),
+        timing: steward::StewardTiming::default(),
         pace: Pace::default(),
     };
     shorten_intervals(&mut options);
@@ -133,15 +133,15 @@ fn steward_options(
 fn shorten_intervals(options: &mut steward::Options) {
     if let Some(interval) = test_intervals::seconds("NODEPOOL_TEST_BUILD_INTERVAL") {
         options.timing.eager_poll = interval;
-        options.timing.retry = interval;
+        options.timing.retry_pause = interval;
         options.pace.first_retry = interval;
         options.pace.longest_retry = interval.saturating_mul(10);
     }
     if let Some(interval) = test_intervals::seconds("NODEPOOL_TEST_BUILDER_CLEANUP_INTERVAL") {
         options.cleans = interval > Duration::ZERO;
-        options.timing.pass = interval.max(Duration::from_millis(100));
+        options.timing.full_scan = interval.max(Duration::from_millis(100));
         options.pace.linger = interval;
-        options.timing.inquiry = interval.max(Duration::from_millis(100));
-        options.timing.patience = options.timing.inquiry.saturating_mul(10);
+        options.timing.recovery_poll = interval.max(Duration::from_millis(100));
+        options.timing.lost_after = options.timing.recovery_poll.saturating_mul(10);
     }
 }

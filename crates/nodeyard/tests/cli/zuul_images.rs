@@ -105,8 +105,8 @@ fn waiting_prints_zuuls_response_until_the_image_is_ready() {
     waiting.wait_for_log("is ready");
     // Nobody has looked at its digest, which is wrong.
     let told = image(&bed, &["provenance", "tiny"]).succeeded().out;
-    assert!(told.contains("was not looked at"), "{told}");
-    assert!(!told.contains("promised"), "{told}");
+    assert!(told.contains("digest not checked"), "{told}");
+    assert!(!told.contains("published"), "{told}");
 }
 
 #[test]

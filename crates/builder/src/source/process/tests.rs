@@ -5,27 +5,27 @@ use std::sync::Arc;
 
 use tempfile::TempDir;
 
-use super::super::progress::Announced;
+use super::super::progress::AnnouncedProgress;
 use super::super::{LogLimits, Redactor};
 use super::*;
 
-/// So long that only a hang exceeds it.
+/// A timeout that only a hang exceeds.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-struct Bed {
+struct ProgramTest {
     directory: TempDir,
     stop: CancellationToken,
     limits: LogLimits,
     grace: (Duration, Duration),
 }
 
-impl Bed {
+impl ProgramTest {
     fn new() -> Self {
         Self {
             directory: tempfile::tempdir().unwrap(),
             stop: CancellationToken::new(),
             limits: LogLimits::default(),
-            grace: (GRACE_ALONE, GRACE_TOGETHER),
+            grace: (PROGRAM_GRACE, GROUP_GRACE),
         }
     }
 
@@ -47,11 +47,11 @@ impl Bed {
         let mut program = Program::new(line).unwrap();
         program.grace = self.grace;
         program = program.marked(&self.order());
-        let mut console = Console::open(self.path("log"), self.limits, Redactor::default())
+        let mut console = BuildConsole::open(self.path("log"), self.limits, Redactor::default())
             .await
             .unwrap();
-        let meter = Meter::new(Announced);
-        let ended = run(program, &mut console, meter, &self.stop);
+        let progress_reader = ProgressReader::new(AnnouncedProgress);
+        let ended = run(program, &mut console, progress_reader, &self.stop);
         let ended = timeout(PATIENCE, ended).await.expect("it never ended");
         console.end().await;
         ended
@@ -89,7 +89,7 @@ async fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
     timeout(PATIENCE, found).await.expect("never happened")
 }
 
-/// Gone, or dead and waiting for its parent, who may be anybody.
+/// Waits until the process is gone or a zombie.
 async fn is_gone(pid: Pid) {
     let stat = format!("/proc/{}/stat", pid.as_raw_nonzero());
     until(|| {
@@ -106,49 +106,49 @@ fn is_zombie(pid: Pid) -> bool {
 
 #[tokio::test]
 async fn both_streams_go_to_the_log_in_their_order() {
-    let bed = Bed::new();
-    bed.sh("echo one; echo two >&2; echo three; printf four")
+    let test = ProgramTest::new();
+    test.sh("echo one; echo two >&2; echo three; printf four")
         .await
         .unwrap();
-    assert_eq!(bed.log(), "one\ntwo\nthree\nfourExit code: 0\n");
+    assert_eq!(test.log(), "one\ntwo\nthree\nfourExit code: 0\n");
 }
 
 #[tokio::test]
 async fn the_exit_code_decides() {
-    let bed = Bed::new();
-    let error = bed.sh("echo failing; exit 3").await.unwrap_err();
+    let test = ProgramTest::new();
+    let error = test.sh("echo failing; exit 3").await.unwrap_err();
     assert_eq!(error.to_string(), "sh ended with exit code 3");
-    assert_eq!(bed.log(), "failing\nExit code: 3\n");
-    let error = bed.sh("kill -9 $$").await.unwrap_err();
+    assert_eq!(test.log(), "failing\nExit code: 3\n");
+    let error = test.sh("kill -9 $$").await.unwrap_err();
     assert_eq!(error.to_string(), "sh was ended by signal 9");
-    assert_eq!(bed.log(), "Exit code: -9\n");
+    assert_eq!(test.log(), "Exit code: -9\n");
 }
 
 #[tokio::test]
 async fn a_program_that_is_not_there_is_named() {
-    let bed = Bed::new();
-    let error = bed.run("/nowhere/dib -x").await.unwrap_err();
+    let test = ProgramTest::new();
+    let error = test.run("/nowhere/dib -x").await.unwrap_err();
     assert!(matches!(error, SourceError::Start { .. }), "{error:?}");
     assert!(error.to_string().contains("/nowhere/dib"), "{error}");
-    assert_eq!(bed.log(), "");
+    assert_eq!(test.log(), "");
 }
 
 #[tokio::test]
 async fn a_program_can_clean_up_when_it_is_stopped() {
-    let bed = Arc::new(Bed::new());
+    let test = Arc::new(ProgramTest::new());
     let script = format!(
         "trap 'echo cleaning; exit 0' TERM; echo $$ > {}; while :; do sleep 0.01; done",
-        bed.path("pid").display()
+        test.path("pid").display()
     );
     let build = tokio::spawn({
-        let bed = Arc::clone(&bed);
-        async move { bed.sh(&script).await }
+        let test = Arc::clone(&test);
+        async move { test.sh(&script).await }
     });
-    let pid = bed.pid("pid").await;
-    bed.stop.cancel();
+    let pid = test.pid("pid").await;
+    test.stop.cancel();
     let error = build.await.unwrap().unwrap_err();
     assert!(matches!(error, SourceError::Stopped), "{error:?}");
-    let log = bed.log();
+    let log = test.log();
     assert!(
         log.contains("cleaning\n") && !log.contains("Exit code"),
         "{log}"
@@ -158,20 +158,20 @@ async fn a_program_can_clean_up_when_it_is_stopped() {
 
 #[tokio::test]
 async fn a_program_that_will_not_end_is_killed_with_all_it_started() {
-    let mut bed = Bed::new();
-    bed.grace = (Duration::from_millis(50), Duration::from_millis(50));
-    let bed = Arc::new(bed);
+    let mut test = ProgramTest::new();
+    test.grace = (Duration::from_millis(50), Duration::from_millis(50));
+    let test = Arc::new(test);
     let script = format!(
         "trap '' TERM; (trap '' TERM; sh -c 'echo $$ > {child}; exec sleep 1000') & echo $$ > {pid}; wait; sleep 1000",
-        pid = bed.path("pid").display(),
-        child = bed.path("child").display(),
+        pid = test.path("pid").display(),
+        child = test.path("child").display(),
     );
     let build = tokio::spawn({
-        let bed = Arc::clone(&bed);
-        async move { bed.sh(&script).await }
+        let test = Arc::clone(&test);
+        async move { test.sh(&script).await }
     });
-    let (pid, child) = (bed.pid("pid").await, bed.pid("child").await);
-    bed.stop.cancel();
+    let (pid, child) = (test.pid("pid").await, test.pid("child").await);
+    test.stop.cancel();
     let error = build.await.unwrap().unwrap_err();
     assert!(matches!(error, SourceError::Stopped), "{error:?}");
     assert!(!is_zombie(pid));
@@ -180,64 +180,64 @@ async fn a_program_that_will_not_end_is_killed_with_all_it_started() {
 
 #[tokio::test]
 async fn a_shell_that_waits_for_a_command_can_clean_up_too() {
-    let mut bed = Bed::new();
-    bed.grace.0 = Duration::from_millis(50);
-    let bed = Arc::new(bed);
+    let mut test = ProgramTest::new();
+    test.grace.0 = Duration::from_millis(50);
+    let test = Arc::new(test);
     let script = format!(
         "trap 'echo cleaning; exit 0' TERM; echo $$ > {}; sleep 1000",
-        bed.path("pid").display()
+        test.path("pid").display()
     );
     let build = tokio::spawn({
-        let bed = Arc::clone(&bed);
-        async move { bed.sh(&script).await }
+        let test = Arc::clone(&test);
+        async move { test.sh(&script).await }
     });
-    bed.pid("pid").await;
-    bed.stop.cancel();
+    test.pid("pid").await;
+    test.stop.cancel();
     let error = build.await.unwrap().unwrap_err();
     assert!(matches!(error, SourceError::Stopped), "{error:?}");
-    assert!(bed.log().contains("cleaning\n"), "{}", bed.log());
+    assert!(test.log().contains("cleaning\n"), "{}", test.log());
 }
 
 #[tokio::test]
 async fn what_a_program_leaves_behind_ends_with_it() {
-    let bed = Bed::new();
+    let test = ProgramTest::new();
     // In the group, and out of it; both hold the output open.
     let script = format!(
         "sh -c 'echo $$ > {near}; exec sleep 1000' & setsid sh -c 'echo $$ > {far}; exec sleep 1000' & \
          while [ ! -s {near} ] || [ ! -s {far} ]; do sleep 0.01; done; echo done",
-        near = bed.path("near").display(),
-        far = bed.path("far").display(),
+        near = test.path("near").display(),
+        far = test.path("far").display(),
     );
-    bed.sh(&script).await.unwrap();
-    assert_eq!(bed.log(), "done\nExit code: 0\n");
-    is_gone(bed.pid("near").await).await;
-    is_gone(bed.pid("far").await).await;
+    test.sh(&script).await.unwrap();
+    assert_eq!(test.log(), "done\nExit code: 0\n");
+    is_gone(test.pid("near").await).await;
+    is_gone(test.pid("far").await).await;
 }
 
 #[tokio::test]
 async fn an_escaped_process_that_holds_the_output_does_not_hang_the_build() {
-    let bed = Bed::new();
-    let far = bed.path("far");
+    let test = ProgramTest::new();
+    let far = test.path("far");
     let script = format!(
         "env -i PATH=\"$PATH\" setsid sh -c 'echo $$ > {far}; exec sleep 1000' & \
          while [ ! -s {far} ]; do sleep 0.01; done; echo done",
         far = far.display(),
     );
-    bed.sh(&script).await.unwrap();
-    assert_eq!(bed.log(), "done\nExit code: 0\n");
+    test.sh(&script).await.unwrap();
+    assert_eq!(test.log(), "done\nExit code: 0\n");
     // Nothing of ours is left on it, so it is the test that ends it.
-    rustix::process::kill_process(bed.pid("far").await, Signal::KILL).unwrap();
+    rustix::process::kill_process(test.pid("far").await, Signal::KILL).unwrap();
 }
 
 #[tokio::test]
 async fn a_build_that_nobody_waits_for_is_killed() {
-    let bed = Arc::new(Bed::new());
-    let script = format!("echo $$ > {}; exec sleep 1000", bed.path("pid").display());
+    let test = Arc::new(ProgramTest::new());
+    let script = format!("echo $$ > {}; exec sleep 1000", test.path("pid").display());
     let build = tokio::spawn({
-        let bed = Arc::clone(&bed);
-        async move { bed.sh(&script).await }
+        let test = Arc::clone(&test);
+        async move { test.sh(&script).await }
     });
-    let pid = bed.pid("pid").await;
+    let pid = test.pid("pid").await;
     build.abort();
     assert!(build.await.unwrap_err().is_cancelled());
     is_gone(pid).await;
@@ -245,19 +245,19 @@ async fn a_build_that_nobody_waits_for_is_killed() {
 
 #[tokio::test]
 async fn endless_output_is_survived() {
-    let mut bed = Bed::new();
-    bed.limits = LogLimits {
+    let mut test = ProgramTest::new();
+    test.limits = LogLimits {
         head: 1 << 20,
         tail: 1 << 10,
     };
-    bed.sh("head -c 256M /dev/zero; echo the end")
+    test.sh("head -c 256M /dev/zero; echo the end")
         .await
         .unwrap();
-    let log = std::fs::read(bed.path("log")).unwrap();
+    let log = std::fs::read(test.path("log")).unwrap();
     assert!(log.len() < (1 << 20) + (2 << 10), "{}", log.len());
     assert!(log.ends_with(b"the end\nExit code: 0\n"));
-    let left_out = (256 << 20) - (1 << 20) - (1 << 10) + 21;
-    let note = format!("\n[nodeyard: {left_out} bytes are left out here]\n");
+    let omitted = (256 << 20) - (1 << 20) - (1 << 10) + 21;
+    let note = format!("\n[nodeyard: {omitted} bytes omitted]\n");
     assert!(
         log.windows(note.len())
             .any(|window| window == note.as_bytes())

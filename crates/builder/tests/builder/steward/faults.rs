@@ -1,36 +1,36 @@
-//! What goes wrong with workers, job servers and answers.
+//! Failures of workers, job servers and responses.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nodeyard_builder::jobs::Function;
-use nodeyard_builder::steward::notes::Notes;
-use nodeyard_builder::steward::{BuildEnded, Events, Functions};
+use nodeyard_builder::steward::notes::ImageNotes;
+use nodeyard_builder::steward::{BuildEnded, RegisteredFunctions, StewardEvents};
 use nodeyard_image::ImageId;
 use nodeyard_model::{BuildState, UploadState};
 use nodeyard_plan::images::Subject;
 
-use crate::steward::bed::{
-    PATIENCE, Records, Running, Store, TWO_PROVIDERS, TestJobServer, eventually, image, logs,
-    parse, provider,
+use crate::steward::fixtures::{
+    PATIENCE, Records, RunningSteward, Store, TWO_PROVIDERS, TestJobServer, eventually, image,
+    logs, parse, provider,
 };
-use crate::steward::worker::{Call, Cloud, Fault, ScriptedWorker};
+use crate::steward::worker::{ScriptedCloud, ScriptedWorker, WorkerCall, WorkerFault};
 
-/// Everything a test needs, with a steward that has nothing to do yet.
-struct Bed {
+/// The environment of a test, with an idle steward.
+struct FaultTest {
     store: Store,
     server: TestJobServer,
-    cloud: Cloud,
+    cloud: ScriptedCloud,
     worker: ScriptedWorker,
     records: Records,
 }
 
-impl Bed {
+impl FaultTest {
     async fn new() -> Self {
         logs();
         let store = Store::embedded();
         let server = TestJobServer::start().await;
-        let cloud = Cloud::default();
+        let cloud = ScriptedCloud::default();
         let worker = ScriptedWorker::start(&server, &cloud, &["ubuntu"]).await;
         let records = Records::of(&store).await;
         Self {
@@ -42,26 +42,26 @@ impl Bed {
         }
     }
 
-    async fn steward(&self) -> Running {
-        Running::start(&self.store, &self.server, TWO_PROVIDERS).await
+    async fn steward(&self) -> RunningSteward {
+        RunningSteward::start(&self.store, &self.server, TWO_PROVIDERS).await
     }
 
-    /// Gives up what nobody knows of.
-    async fn impatient_steward(&self) -> Running {
-        Running::start_impatient(&self.store, &self.server, TWO_PROVIDERS).await
+    /// Uses short timeouts for lost jobs.
+    async fn impatient_steward(&self) -> RunningSteward {
+        RunningSteward::start_impatient(&self.store, &self.server, TWO_PROVIDERS).await
     }
 
-    async fn notes(&self) -> Notes {
+    async fn notes(&self) -> ImageNotes {
         let tree = &**self.records.0.tree();
-        Notes::read(tree, &image()).await.unwrap()
+        ImageNotes::read(tree, &image()).await.unwrap()
     }
 }
 
-/// Makes a mistake the first time it is told that a build has ended.
+/// Panics on the first build event.
 #[derive(Debug, Default)]
-struct Clumsy(AtomicBool);
+struct PanickingEvents(AtomicBool);
 
-impl Events for Clumsy {
+impl StewardEvents for PanickingEvents {
     fn built(&self, _: &BuildEnded<'_>) {
         let is_first = !self.0.swap(true, Ordering::SeqCst);
         assert!(!is_first, "a mistake");
@@ -70,99 +70,100 @@ impl Events for Clumsy {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_panic_costs_nothing_but_what_panicked() {
-    let bed = Bed::new().await;
-    let events = Arc::<Clumsy>::default();
-    let tree = bed.store.session().await;
-    let steward = Running::start_on(tree, &bed.server, TWO_PROVIDERS, events);
-    bed.records.settled(1, &bed.cloud).await;
+    let test = FaultTest::new().await;
+    let events = Arc::<PanickingEvents>::default();
+    let tree = test.store.session().await;
+    let steward = RunningSteward::start_on(tree, &test.server, TWO_PROVIDERS, events);
+    test.records.settled(1, &test.cloud).await;
     // The same kind of work on the same image.
-    bed.records.request().await;
-    bed.records.settled(2, &bed.cloud).await;
-    assert_eq!(bed.worker.calls("image-build:"), 2);
+    test.records.request().await;
+    test.records.settled(2, &test.cloud).await;
+    assert_eq!(test.worker.calls("image-build:"), 2);
     steward.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_or_garbled_answer_loses_nothing() {
-    for fault in [Fault::AnswerLost, Fault::Garbage] {
-        let bed = Bed::new().await;
-        bed.worker.next(Call::Build, fault);
-        bed.worker.next(Call::Upload, fault);
-        bed.worker.next(Call::Upload, fault);
-        let steward = bed.steward().await;
-        bed.records.settled(1, &bed.cloud).await;
-        assert_eq!(bed.worker.calls("image-build:"), 1, "{fault:?}");
-        assert_eq!(bed.worker.calls("image-upload:"), 2, "{fault:?}");
+    for fault in [WorkerFault::AnswerLost, WorkerFault::Garbage] {
+        let test = FaultTest::new().await;
+        test.worker.next(WorkerCall::Build, fault);
+        test.worker.next(WorkerCall::Upload, fault);
+        test.worker.next(WorkerCall::Upload, fault);
+        let steward = test.steward().await;
+        test.records.settled(1, &test.cloud).await;
+        assert_eq!(test.worker.calls("image-build:"), 1, "{fault:?}");
+        assert_eq!(test.worker.calls("image-upload:"), 2, "{fault:?}");
         steward.stop().await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn failures_are_remembered_and_tried_again() {
-    let bed = Bed::new().await;
+    let test = FaultTest::new().await;
     for _ in 0..2 {
-        bed.worker.next(Call::Build, Fault::Fails);
+        test.worker.next(WorkerCall::Build, WorkerFault::Fails);
     }
     // The third one succeeds, but not before the failures have been looked at.
-    bed.worker.hold(true);
-    let steward = bed.steward().await;
+    test.worker.hold(true);
+    let steward = test.steward().await;
     let setback = eventually("two failures are noted", || async {
-        let notes = bed.notes().await;
+        let notes = test.notes().await;
         let setback = notes.setbacks.get(&Subject::Build)?.clone();
         (setback.failures == 2).then_some(setback)
     })
     .await;
     assert_eq!(setback.reason, "the script says so");
-    bed.worker.hold(false);
-    bed.records.settled(1, &bed.cloud).await;
+    test.worker.hold(false);
+    test.records.settled(1, &test.cloud).await;
     eventually("nothing of it is remembered", || async {
-        bed.notes().await.setbacks.is_empty().then_some(())
+        test.notes().await.setbacks.is_empty().then_some(())
     })
     .await;
-    assert_eq!(bed.worker.calls("image-build:"), 3);
+    assert_eq!(test.worker.calls("image-build:"), 3);
 
-    bed.worker.next(Call::Upload, Fault::Fails);
-    bed.worker.next(Call::UploadDelete, Fault::Fails);
-    bed.worker.next(Call::Delete, Fault::Fails);
+    test.worker.next(WorkerCall::Upload, WorkerFault::Fails);
+    test.worker
+        .next(WorkerCall::UploadDelete, WorkerFault::Fails);
+    test.worker.next(WorkerCall::Delete, WorkerFault::Fails);
     for _ in 0..2 {
-        bed.records.request().await;
-        bed.records.settled(2, &bed.cloud).await;
+        test.records.request().await;
+        test.records.settled(2, &test.cloud).await;
     }
     steward.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upload_that_everybody_forgot_does_not_stay_in_the_cloud() {
-    let bed = Bed::new().await;
-    bed.worker.next(Call::Upload, Fault::Forgotten);
-    let steward = bed.impatient_steward().await;
-    bed.records.settled(1, &bed.cloud).await;
-    assert_eq!(bed.cloud.ids().len(), 2);
-    assert_eq!(bed.worker.calls("image-upload:"), 3);
+    let test = FaultTest::new().await;
+    test.worker.next(WorkerCall::Upload, WorkerFault::Forgotten);
+    let steward = test.impatient_steward().await;
+    test.records.settled(1, &test.cloud).await;
+    assert_eq!(test.cloud.ids().len(), 2);
+    assert_eq!(test.worker.calls("image-upload:"), 3);
     steward.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_build_that_everybody_forgot_is_made_again() {
-    let bed = Bed::new().await;
-    bed.worker.next(Call::Build, Fault::Forgotten);
-    let steward = bed.impatient_steward().await;
-    bed.records.settled(1, &bed.cloud).await;
-    assert_eq!(bed.worker.calls("image-build:"), 2);
+    let test = FaultTest::new().await;
+    test.worker.next(WorkerCall::Build, WorkerFault::Forgotten);
+    let steward = test.impatient_steward().await;
+    test.records.settled(1, &test.cloud).await;
+    assert_eq!(test.worker.calls("image-build:"), 2);
     steward.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_dies_during_a_build_and_another_comes() {
-    let Bed {
+    let FaultTest {
         store,
         server,
         cloud,
         worker,
         records,
-    } = Bed::new().await;
+    } = FaultTest::new().await;
     worker.hold(true);
-    let steward = Running::start(&store, &server, TWO_PROVIDERS).await;
+    let steward = RunningSteward::start(&store, &server, TWO_PROVIDERS).await;
     eventually("the build is under way", || async {
         (worker.calls("image-build:") == 1).then_some(())
     })
@@ -179,25 +180,25 @@ async fn a_worker_dies_during_a_build_and_another_comes() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_hangs_is_given_up_and_cleaned_up_after() {
-    let bed = Bed::new().await;
-    bed.worker.hold(true);
-    let steward = bed.impatient_steward().await;
+    let test = FaultTest::new().await;
+    test.worker.hold(true);
+    let steward = test.impatient_steward().await;
     eventually("the build is under way", || async {
-        (bed.worker.calls("image-build:") == 1).then_some(())
+        (test.worker.calls("image-build:") == 1).then_some(())
     })
     .await;
-    bed.worker.hang(true);
+    test.worker.hang(true);
     eventually("nobody knows of the build", || async {
-        let notes = bed.notes().await;
+        let notes = test.notes().await;
         let setback = notes.setbacks.get(&Subject::Build)?;
-        setback.reason.contains("no worker knows").then_some(())
+        setback.reason.contains("no worker has it").then_some(())
     })
     .await;
-    bed.worker.hang(false);
-    bed.worker.hold(false);
-    bed.records.settled(1, &bed.cloud).await;
+    test.worker.hang(false);
+    test.worker.hold(false);
+    test.records.settled(1, &test.cloud).await;
     eventually("nothing is left of what was given up", || async {
-        (bed.worker.disk.ids().len() == 1).then_some(())
+        (test.worker.disk.ids().len() == 1).then_some(())
     })
     .await;
     steward.stop().await;
@@ -205,15 +206,15 @@ async fn a_worker_that_hangs_is_given_up_and_cleaned_up_after() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_dies_during_uploads_and_comes_back() {
-    let Bed {
+    let FaultTest {
         store,
         server,
         cloud,
         worker,
         records,
-    } = Bed::new().await;
+    } = FaultTest::new().await;
     worker.hold_uploads(true);
-    let steward = Running::start_impatient(&store, &server, TWO_PROVIDERS).await;
+    let steward = RunningSteward::start_impatient(&store, &server, TWO_PROVIDERS).await;
     eventually("uploads are under way", || async {
         let ready = records.uploads().await.len() == 2;
         (ready && worker.calls("image-upload:") == 2).then_some(())
@@ -228,15 +229,15 @@ async fn a_worker_dies_during_uploads_and_comes_back() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_server_that_restarts_loses_no_build_and_no_upload() {
-    let Bed {
+    let FaultTest {
         store,
         server,
         cloud,
         worker,
         records,
-    } = Bed::new().await;
+    } = FaultTest::new().await;
     worker.hold(true);
-    let steward = Running::start(&store, &server, TWO_PROVIDERS).await;
+    let steward = RunningSteward::start(&store, &server, TWO_PROVIDERS).await;
     eventually("the build is under way", || async {
         (worker.calls("image-build:") == 1).then_some(())
     })
@@ -269,13 +270,13 @@ async fn a_job_server_that_restarts_loses_no_build_and_no_upload() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_left_on_a_worker_is_cleared_if_it_is_ours() {
-    let Bed {
+    let FaultTest {
         store,
         server,
         cloud,
         worker,
         records,
-    } = Bed::new().await;
+    } = FaultTest::new().await;
     let disk = worker.stop().await;
     let system = records.0.system_id().await.unwrap();
     let ours = disk.put("0123456789abcdef0123456789abcdef", Some(&system));
@@ -283,7 +284,7 @@ async fn what_is_left_on_a_worker_is_cleared_if_it_is_ours() {
     let foreign = disk.put("2123456789abcdef0123456789abcdef", None);
     let named = disk.put("42", Some(&system));
     let worker = ScriptedWorker::start_again(&server, &cloud, disk, &["ubuntu"]).await;
-    let steward = Running::start(&store, &server, TWO_PROVIDERS).await;
+    let steward = RunningSteward::start(&store, &server, TWO_PROVIDERS).await;
     let [build] = records.settled(1, &cloud).await[..] else {
         panic!("one build");
     };
@@ -298,14 +299,14 @@ async fn what_is_left_on_a_worker_is_cleared_if_it_is_ours() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_build_whose_worker_is_away_goes_and_its_files_follow() {
-    let Bed {
+    let FaultTest {
         store,
         server,
         cloud,
         worker,
         records,
-    } = Bed::new().await;
-    let steward = Running::start(&store, &server, TWO_PROVIDERS).await;
+    } = FaultTest::new().await;
+    let steward = RunningSteward::start(&store, &server, TWO_PROVIDERS).await;
     records.settled(1, &cloud).await;
     let disk = worker.stop().await;
     let other = ScriptedWorker::start(&server, &cloud, &[]).await;
@@ -329,32 +330,32 @@ async fn a_build_whose_worker_is_away_goes_and_its_files_follow() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upload_that_nobody_can_delete_waits_for_somebody() {
-    let bed = Bed::new().await;
-    let steward = bed.steward().await;
-    bed.records.settled(1, &bed.cloud).await;
+    let test = FaultTest::new().await;
+    let steward = test.steward().await;
+    test.records.settled(1, &test.cloud).await;
     let function = Function::UploadDelete(provider("one"));
-    bed.worker.withdraw(&function);
+    test.worker.withdraw(&function);
     eventually("the job server knows it", || async {
-        let servers = std::slice::from_ref(&bed.server.endpoint);
-        let functions = Functions::ask(servers, PATIENCE).await;
-        let heard = functions.answers(&Function::UploadDelete(provider("two")));
-        (heard && !functions.answers(&function)).then_some(())
+        let servers = std::slice::from_ref(&test.server.endpoint);
+        let functions = RegisteredFunctions::fetch(servers, PATIENCE).await;
+        let heard = functions.is_registered(&Function::UploadDelete(provider("two")));
+        (heard && !functions.is_registered(&function)).then_some(())
     })
     .await;
     steward.config.send_replace(parse(
         "providers: [{name: one, driver: fake}, {name: two, driver: fake}]",
     ));
     eventually("the other one is gone", || async {
-        let uploads = bed.records.uploads().await;
+        let uploads = test.records.uploads().await;
         let [(_, to, _, upload)] = &uploads[..] else {
             return None;
         };
         (*to == provider("one") && upload.state == UploadState::Ready).then_some(())
     })
     .await;
-    let helper = ScriptedWorker::start(&bed.server, &bed.cloud, &[]).await;
+    let helper = ScriptedWorker::start(&test.server, &test.cloud, &[]).await;
     eventually("it is deleted by somebody else", || async {
-        let left = bed.records.builds().await.len() + bed.cloud.ids().len();
+        let left = test.records.builds().await.len() + test.cloud.ids().len();
         (left == 0).then_some(())
     })
     .await;
@@ -364,21 +365,21 @@ async fn an_upload_that_nobody_can_delete_waits_for_somebody() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_build_that_was_given_up_is_taken_over_when_its_worker_is_back() {
-    let Bed {
+    let FaultTest {
         store,
         server,
         cloud,
         worker,
         records,
-    } = Bed::new().await;
+    } = FaultTest::new().await;
     worker.hold(true);
-    let steward = Running::start_impatient(&store, &server, TWO_PROVIDERS).await;
+    let steward = RunningSteward::start_impatient(&store, &server, TWO_PROVIDERS).await;
     let build = eventually("the build is under way", || async {
         let (build, _) = records.builds().await.pop()?;
         (worker.calls("image-build:") == 1).then_some(build)
     })
     .await;
-    // The worker is out of sight, and goes on.
+    // The worker is disconnected and continues.
     let functions = [
         Function::Info(ImageId::from(build)),
         Function::Build(image()),
@@ -388,7 +389,9 @@ async fn a_build_that_was_given_up_is_taken_over_when_its_worker_is_back() {
     }
     let _server = server.restart().await;
     let lost = || async {
-        let notes = Notes::read(&**records.0.tree(), &image()).await.unwrap();
+        let notes = ImageNotes::read(&**records.0.tree(), &image())
+            .await
+            .unwrap();
         notes.lost
     };
     eventually("the build is given up and its record is gone", || async {

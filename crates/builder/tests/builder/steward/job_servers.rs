@@ -3,19 +3,20 @@
 use std::sync::Arc;
 
 use nodeyard_builder::jobs::Function;
-use nodeyard_builder::steward::NoEvents;
+use nodeyard_builder::steward::NoopStewardEvents;
 use nodeyard_gearman::client::AdminClient;
 use nodeyard_image::ImageId;
 use nodeyard_testbeds::gearman::Kind;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
-use crate::steward::bed::{
-    PATIENCE, Records, Running, Store, TWO_PROVIDERS, TestJobServer, eventually, impatient, logs,
+use crate::steward::fixtures::{
+    PATIENCE, Records, RunningSteward, Store, TWO_PROVIDERS, TestJobServer, eventually, impatient,
+    logs,
 };
-use crate::steward::worker::{Cloud, ScriptedWorker};
+use crate::steward::worker::{ScriptedCloud, ScriptedWorker};
 
-/// What a server says of builds of the image: jobs there are, and connections that offer to do them.
+/// Returns the numbers of build jobs and of registered workers on a server.
 async fn builds_on(server: &TestJobServer) -> Option<(u64, u64)> {
     let mut admin = AdminClient::connect(&server.endpoint, PATIENCE)
         .await
@@ -28,7 +29,7 @@ async fn builds_on(server: &TestJobServer) -> Option<(u64, u64)> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_that_nobody_can_take_is_given_up_though_others_offer_the_same_elsewhere() {
     logs();
-    let (store, cloud) = (Store::embedded(), Cloud::default());
+    let (store, cloud) = (Store::embedded(), ScriptedCloud::default());
     let (deserted, other) = (TestJobServer::start().await, TestJobServer::start().await);
     // It offers builds on the first server, and never asks for one.
     let mut idle = TcpStream::connect(("127.0.0.1", deserted.port))
@@ -45,8 +46,8 @@ async fn a_job_that_nobody_can_take_is_given_up_though_others_offer_the_same_els
     let records = Records::of(&store).await;
     let servers = vec![deserted.endpoint.clone(), other.endpoint.clone()];
     let tree = store.session().await;
-    let events = Arc::new(NoEvents);
-    let steward = Running::start_at(tree, servers, TWO_PROVIDERS, events, impatient());
+    let events = Arc::new(NoopStewardEvents);
+    let steward = RunningSteward::start_at(tree, servers, TWO_PROVIDERS, events, impatient());
     eventually("the build is asked for there", || async {
         (builds_on(&deserted).await? == (1, 1)).then_some(())
     })
@@ -64,7 +65,7 @@ async fn functions_of_images_that_are_gone_do_not_stay_on_the_job_server() {
         TestJobServer::start().await,
         TestJobServer::foreign(Kind::Gearmand),
     ] {
-        let (store, cloud) = (Store::embedded(), Cloud::default());
+        let (store, cloud) = (Store::embedded(), ScriptedCloud::default());
         let worker = ScriptedWorker::start(&server, &cloud, &["ubuntu"]).await;
         let gone: ImageId = "0123456789abcdef0123456789abcdef".parse().unwrap();
         let functions = [Function::Info, Function::Upload, Function::Delete];
@@ -83,7 +84,7 @@ async fn functions_of_images_that_are_gone_do_not_stay_on_the_job_server() {
         for function in &functions {
             worker.withdraw(function);
         }
-        let steward = Running::start(&store, &server, TWO_PROVIDERS).await;
+        let steward = RunningSteward::start(&store, &server, TWO_PROVIDERS).await;
         eventually("they are listed no more", || async {
             (listed().await? == 0).then_some(())
         })

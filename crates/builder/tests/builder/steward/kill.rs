@@ -6,41 +6,41 @@
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use nodeyard_builder::steward::NoEvents;
+use nodeyard_builder::steward::NoopStewardEvents;
 use nodeyard_store::testing::{Fuse, Moment, Mortal};
 use nodeyard_testbeds::sample;
 
-use crate::steward::bed::{
-    Records, Running, Store, TWO_PROVIDERS, TestJobServer, eventually, impatient, logs,
+use crate::steward::fixtures::{
+    Records, RunningSteward, Store, TWO_PROVIDERS, TestJobServer, eventually, impatient, logs,
 };
-use crate::steward::worker::{Cloud, ScriptedWorker};
+use crate::steward::worker::{ScriptedCloud, ScriptedWorker};
 
 /// Runs at the same time; each waits most of the time.
 const AT_ONCE: usize = 12;
 
-/// Whether the second steward is there when the first dies.
+/// Whether the second steward is running when the first is killed.
 #[derive(Debug, Clone, Copy)]
 enum Successor {
     Beside,
     Afterwards,
 }
 
-/// False if the steward had nothing left to do before it came to its end.
+/// Returns `false` if the steward completed its work before it was killed.
 async fn die(at: usize, moment: Moment, successor: Successor) -> bool {
     let store = Store::embedded();
     let server = TestJobServer::start().await;
-    let cloud = Cloud::default();
+    let cloud = ScriptedCloud::default();
     let worker = ScriptedWorker::start(&server, &cloud, &["ubuntu"]).await;
     let text = TWO_PROVIDERS.replace("elements: [vm]", "elements: [vm], retention: 1");
     let records = Arc::new(Records::of(&store).await);
     let beside = match successor {
-        Successor::Beside => Some(Running::start_impatient(&store, &server, &text).await),
+        Successor::Beside => Some(RunningSteward::start_impatient(&store, &server, &text).await),
         Successor::Afterwards => None,
     };
     let fuse = Fuse::new(at, moment);
     let tree = Mortal::by_writes(store.session().await, &fuse);
-    let events = Arc::new(NoEvents);
-    let victim = Running::start_with(tree as _, &server, &text, events, impatient());
+    let events = Arc::new(NoopStewardEvents);
+    let victim = RunningSteward::start_with(tree as _, &server, &text, events, impatient());
     let life = tokio::spawn({
         let (records, cloud) = (Arc::clone(&records), cloud.clone());
         async move {
@@ -62,9 +62,9 @@ async fn die(at: usize, moment: Moment, successor: Successor) -> bool {
         }
     };
     victim.kill().await;
-    let heir = match beside {
+    let second = match beside {
         Some(beside) => beside,
-        None => Running::start_impatient(&store, &server, &text).await,
+        None => RunningSteward::start_impatient(&store, &server, &text).await,
     };
     life.await.unwrap();
     eventually("only one image is on disk", || async {
@@ -77,7 +77,7 @@ async fn die(at: usize, moment: Moment, successor: Successor) -> bool {
         1,
         "two builds at once ({at}, {moment:?}, {successor:?})"
     );
-    heir.stop().await;
+    second.stop().await;
     worker.stop().await;
     died
 }

@@ -1,17 +1,20 @@
-//! The life of images when nothing goes wrong.
+//! The lifecycle of images without failures.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use nodeyard_builder::steward::{BuildEnded, Events, Functions, WorkState, draw, progress};
+use nodeyard_builder::steward::{
+    BuildEnded, RegisteredFunctions, StewardEvents, WorkState, load_image_state, progress,
+};
 use nodeyard_image::ImageId;
 use nodeyard_model::{BuildState, ImageName, ProviderName, UploadState};
 use nodeyard_plan::images::{self, BuildVerdict, Pace, Wait};
 
-use crate::steward::bed::{
-    Records, Running, Store, TWO_PROVIDERS, TestJobServer, eventually, image, logs, parse, provider,
+use crate::steward::fixtures::{
+    Records, RunningSteward, Store, TWO_PROVIDERS, TestJobServer, eventually, image, logs, parse,
+    provider,
 };
-use crate::steward::worker::{Cloud, ScriptedWorker};
+use crate::steward::worker::{ScriptedCloud, ScriptedWorker};
 
 async fn stores() -> [Store; 2] {
     [Store::embedded(), Store::zookeeper().await]
@@ -22,9 +25,9 @@ async fn an_image_is_built_uploaded_replaced_and_removed() {
     logs();
     for store in stores().await {
         let server = TestJobServer::start().await;
-        let cloud = Cloud::default();
+        let cloud = ScriptedCloud::default();
         let worker = ScriptedWorker::start(&server, &cloud, &["ubuntu"]).await;
-        let steward = Running::start(&store, &server, TWO_PROVIDERS).await;
+        let steward = RunningSteward::start(&store, &server, TWO_PROVIDERS).await;
         let records = Records::of(&store).await;
         records.settled(1, &cloud).await;
 
@@ -66,9 +69,9 @@ async fn an_image_is_built_uploaded_replaced_and_removed() {
 async fn a_provider_that_left_the_configuration_is_left_alone() {
     let store = Store::embedded();
     let server = TestJobServer::start().await;
-    let cloud = Cloud::default();
+    let cloud = ScriptedCloud::default();
     let worker = ScriptedWorker::start(&server, &cloud, &["ubuntu"]).await;
-    let steward = Running::start(&store, &server, TWO_PROVIDERS).await;
+    let steward = RunningSteward::start(&store, &server, TWO_PROVIDERS).await;
     let records = Records::of(&store).await;
     records.settled(1, &cloud).await;
     steward
@@ -89,12 +92,12 @@ async fn a_provider_that_left_the_configuration_is_left_alone() {
 async fn a_paused_image_is_built_when_it_is_let_go() {
     let store = Store::embedded();
     let server = TestJobServer::start().await;
-    let cloud = Cloud::default();
+    let cloud = ScriptedCloud::default();
     let worker = ScriptedWorker::start(&server, &cloud, &["ubuntu"]).await;
     let records = Records::of(&store).await;
     records.request().await;
     records.0.images().pause(&image()).await.unwrap();
-    let mut steward = Running::start(&store, &server, TWO_PROVIDERS).await;
+    let mut steward = RunningSteward::start(&store, &server, TWO_PROVIDERS).await;
     assert!(steward.handle.until_ready().await);
     assert_eq!(worker.calls("image-build:"), 0);
     assert!(records.0.images().unpause(&image()).await.unwrap());
@@ -108,14 +111,15 @@ async fn a_paused_image_is_built_when_it_is_let_go() {
 async fn work_waits_for_a_worker_and_says_so() {
     let store = Store::embedded();
     let server = TestJobServer::start().await;
-    let cloud = Cloud::default();
-    let steward = Running::start(&store, &server, TWO_PROVIDERS).await;
+    let cloud = ScriptedCloud::default();
+    let steward = RunningSteward::start(&store, &server, TWO_PROVIDERS).await;
     let records = Records::of(&store).await;
     let explain = async || {
         let servers = [server.endpoint.clone()];
-        let functions = Functions::ask(&servers, crate::steward::bed::PATIENCE).await;
+        let functions =
+            RegisteredFunctions::fetch(&servers, crate::steward::fixtures::PATIENCE).await;
         let config = parse(TWO_PROVIDERS);
-        let picture = draw(&records.0, &config, &functions, &image())
+        let picture = load_image_state(&records.0, &config, &functions, &image())
             .await
             .unwrap();
         let now = nodeyard_model::now();
@@ -160,13 +164,13 @@ async fn work_waits_for_a_worker_and_says_so() {
 async fn files_go_when_every_provider_has_the_image() {
     let store = Store::embedded();
     let server = TestJobServer::start().await;
-    let cloud = Cloud::default();
+    let cloud = ScriptedCloud::default();
     let worker = ScriptedWorker::start(&server, &cloud, &["ubuntu"]).await;
     let text = TWO_PROVIDERS.replace(
         "elements: [vm]",
         "elements: [vm], delete-after-upload: true",
     );
-    let steward = Running::start(&store, &server, &text).await;
+    let steward = RunningSteward::start(&store, &server, &text).await;
     let records = Records::of(&store).await;
     let [build] = records.settled(1, &cloud).await[..] else {
         panic!("one build");
@@ -186,9 +190,9 @@ async fn files_go_when_every_provider_has_the_image() {
 async fn what_people_delete_goes_and_is_made_again() {
     let store = Store::embedded();
     let server = TestJobServer::start().await;
-    let cloud = Cloud::default();
+    let cloud = ScriptedCloud::default();
     let worker = ScriptedWorker::start(&server, &cloud, &["ubuntu"]).await;
-    let steward = Running::start(&store, &server, TWO_PROVIDERS).await;
+    let steward = RunningSteward::start(&store, &server, TWO_PROVIDERS).await;
     let records = Records::of(&store).await;
     records.settled(1, &cloud).await;
     let before = cloud.ids();
@@ -202,7 +206,7 @@ async fn what_people_delete_goes_and_is_made_again() {
         upload,
     };
     let images = records.0.images();
-    let patience = nodeyard_store::registry::Patience::For(crate::steward::bed::PATIENCE);
+    let patience = nodeyard_store::registry::Patience::For(crate::steward::fixtures::PATIENCE);
     let held = images.lock_upload(&key, patience).await.unwrap().held();
     let mut held = held.unwrap();
     let now = nodeyard_model::now();
@@ -221,17 +225,17 @@ async fn what_people_delete_goes_and_is_made_again() {
     worker.stop().await;
 }
 
-/// Writes down what it is told.
+/// Records all events.
 #[derive(Debug, Default)]
-struct Diary(Mutex<Vec<String>>);
+struct RecordedEvents(Mutex<Vec<String>>);
 
-impl Diary {
+impl RecordedEvents {
     fn note(&self, text: String) {
         self.0.lock().unwrap().push(text);
     }
 }
 
-impl Events for Diary {
+impl StewardEvents for RecordedEvents {
     fn built(&self, build: &BuildEnded<'_>) {
         let formats = build.formats.map(<[_]>::len);
         self.note(format!("built {} {formats:?}", build.image));
@@ -258,12 +262,12 @@ impl Events for Diary {
 async fn what_happens_is_told() {
     let store = Store::embedded();
     let server = TestJobServer::start().await;
-    let cloud = Cloud::default();
+    let cloud = ScriptedCloud::default();
     let records = Records::of(&store).await;
     records.request().await;
-    let diary = Arc::new(Diary::default());
-    let events = Arc::clone(&diary) as Arc<dyn Events>;
-    let steward = Running::start_on(store.session().await, &server, TWO_PROVIDERS, events);
+    let diary = Arc::new(RecordedEvents::default());
+    let events = Arc::clone(&diary) as Arc<dyn StewardEvents>;
+    let steward = RunningSteward::start_on(store.session().await, &server, TWO_PROVIDERS, events);
     let told = async |text: &str| {
         eventually(text, || async {
             let diary = diary.0.lock().unwrap();
@@ -291,10 +295,10 @@ async fn what_happens_is_told() {
 async fn two_stewards_do_not_get_in_each_others_way() {
     for store in stores().await {
         let server = TestJobServer::start().await;
-        let cloud = Cloud::default();
+        let cloud = ScriptedCloud::default();
         let worker = ScriptedWorker::start(&server, &cloud, &["ubuntu"]).await;
-        let one = Running::start(&store, &server, TWO_PROVIDERS).await;
-        let other = Running::start(&store, &server, TWO_PROVIDERS).await;
+        let one = RunningSteward::start(&store, &server, TWO_PROVIDERS).await;
+        let other = RunningSteward::start(&store, &server, TWO_PROVIDERS).await;
         let records = Records::of(&store).await;
         records.settled(1, &cloud).await;
         for _ in 0..3 {

@@ -8,10 +8,10 @@ use nodeyard_testbeds::gearman::Peer;
 use nodeyard_testbeds::store::shared_zookeeper;
 use nodeyard_testbeds::{checkout, executable};
 
-use crate::steward::bed::{
-    Records, Running, Store, TWO_PROVIDERS, TestJobServer, eventually, image, logs,
+use crate::steward::fixtures::{
+    Records, RunningSteward, Store, TWO_PROVIDERS, TestJobServer, eventually, image, logs,
 };
-use crate::steward::worker::{Cloud, ScriptedWorker};
+use crate::steward::worker::{ScriptedCloud, ScriptedWorker};
 
 /// Does as much as Nodepool expects of diskimage-builder.
 const BUILD: &str = r#"#!/bin/sh
@@ -99,9 +99,9 @@ async fn its_commands_show_our_builds_and_uploads() {
     let store = Store::zookeeper().await;
     let python = Python::new(&store);
     let server = TestJobServer::start().await;
-    let cloud = Cloud::default();
+    let cloud = ScriptedCloud::default();
     let worker = ScriptedWorker::start(&server, &cloud, &["ubuntu"]).await;
-    let steward = Running::start(&store, &server, TWO_PROVIDERS).await;
+    let steward = RunningSteward::start(&store, &server, TWO_PROVIDERS).await;
     let records = Records::of(&store).await;
     let [build] = records.settled(1, &cloud).await[..] else {
         panic!("one build");
@@ -130,8 +130,8 @@ async fn its_builder_works_beside_our_steward() {
     let store = Store::zookeeper().await;
     let python = Python::new(&store);
     let server = TestJobServer::start().await;
-    let cloud = Cloud::default();
-    let steward = Running::start(&store, &server, TWO_PROVIDERS).await;
+    let cloud = ScriptedCloud::default();
+    let steward = RunningSteward::start(&store, &server, TWO_PROVIDERS).await;
     let records = Records::of(&store).await;
     let _builder = python.builder();
     eventually(
@@ -147,7 +147,7 @@ async fn its_builder_works_beside_our_steward() {
         },
     )
     .await;
-    // Now ours are quicker, and what Python has made goes when it is old.
+    // Our builders are faster now, and the builds of Python are deleted when they are old.
     let worker = ScriptedWorker::start(&server, &cloud, &["ubuntu"]).await;
     for count in [1, 2] {
         records.request().await;

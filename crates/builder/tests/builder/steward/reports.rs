@@ -1,13 +1,13 @@
-//! What launchers are told of an image.
+//! Reports about images for launchers.
 
 use nodeyard_model::layout::image_stewards;
 use nodeyard_plan::images::{JobState, StewardReport};
 use nodeyard_store::{Tree, TreePath};
 
-use crate::steward::bed::{
-    Records, Running, Store, TWO_PROVIDERS, TestJobServer, eventually, image, logs, provider,
+use crate::steward::fixtures::{
+    Records, RunningSteward, Store, TWO_PROVIDERS, TestJobServer, eventually, image, logs, provider,
 };
-use crate::steward::worker::{Cloud, ScriptedWorker};
+use crate::steward::worker::{ScriptedCloud, ScriptedWorker};
 
 async fn reports(tree: &dyn Tree) -> Vec<StewardReport> {
     let dir = TreePath::new(image_stewards(&image())).unwrap();
@@ -23,8 +23,8 @@ async fn they_say_how_the_image_stands_as_long_as_the_steward_runs() {
     logs();
     let store = Store::embedded();
     let server = TestJobServer::start().await;
-    let cloud = Cloud::default();
-    let steward = Running::start(&store, &server, TWO_PROVIDERS).await;
+    let cloud = ScriptedCloud::default();
+    let steward = RunningSteward::start(&store, &server, TWO_PROVIDERS).await;
     let records = Records::of(&store).await;
     let tree = &**records.0.tree();
     let one = provider("one");

@@ -1,10 +1,10 @@
-//! Requests for builds, and who takes them away.
+//! Build requests and their deletion.
 
 use nodeyard_model::{BuildId, BuildKey, BuildState, ImageBuild, layout};
 use nodeyard_store::{TreePath, WatchEvent};
 
-use crate::steward::bed::{
-    Records, Running, Store, TWO_PROVIDERS, TestJobServer, eventually, image, logs,
+use crate::steward::fixtures::{
+    Records, RunningSteward, Store, TWO_PROVIDERS, TestJobServer, eventually, image, logs,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -13,7 +13,7 @@ async fn is_taken_away_by_whoever_has_the_lock_of_the_image() {
     for store in [Store::embedded(), Store::zookeeper().await] {
         let server = TestJobServer::start().await;
         let records = Records::of(&store).await;
-        // Somebody has built the image for the request, and was gone before it was taken away.
+        // A steward built the image for the request and stopped before it deleted the request.
         records.request().await;
         let key = BuildKey {
             image: image(),
@@ -27,7 +27,7 @@ async fn is_taken_away_by_whoever_has_the_lock_of_the_image() {
         let root = TreePath::new(layout::IMAGES).unwrap();
         let tree = store.session().await;
         let mut watcher = tree.watch(&root).await.unwrap();
-        let steward = Running::start(&store, &server, TWO_PROVIDERS).await;
+        let steward = RunningSteward::start(&store, &server, TWO_PROVIDERS).await;
         eventually("the request is gone", || async {
             let request = images.build_request(&image()).await.unwrap();
             request.is_none().then_some(())

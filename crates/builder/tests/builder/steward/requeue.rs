@@ -5,30 +5,31 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodeyard_builder::steward::{NoEvents, Timing};
+use nodeyard_builder::steward::{NoopStewardEvents, StewardTiming};
 use nodeyard_driver_fake::{Simulate, Span};
 use nodeyard_model::{UploadId, UploadState};
 use nodeyard_testbeds::executable;
 use nodeyard_testbeds::gearman::Kind;
 use tokio::runtime::Runtime;
 
-use crate::steward::bed::{
-    Clouds as _, PATIENCE, Records, Running, Store, TestJobServer, eventually, logs, quick,
+use crate::steward::fixtures::{
+    PATIENCE, Records, RunningSteward, Store, TestJobServer, UploadedImages as _, eventually, logs,
+    quick,
 };
-use crate::steward::together::{BOTH, BUILD, Host, RunningWorker, TwoClouds};
+use crate::steward::together::{BOTH, BUILD, RunningWorker, TwoClouds, WorkerHost};
 
-/// What an upload takes that ends when the clouds hurry, and not before.
+/// The duration of an upload that ends only when the clouds are sped up.
 const LONG: Duration = Duration::from_secs(24 * 60 * 60);
 
-struct Bed {
+struct RequeueTest {
     store: Store,
     clouds: Arc<TwoClouds>,
-    host: Host,
+    host: WorkerHost,
     text: String,
     records: Records,
 }
 
-impl Bed {
+impl RequeueTest {
     async fn new() -> Self {
         logs();
         let store = Store::embedded();
@@ -36,18 +37,18 @@ impl Bed {
             upload_time: Span::exactly(LONG),
             ..Simulate::default()
         });
-        let host = Host::new();
+        let host = WorkerHost::new();
         let text = host.config(&host.image(""), BOTH);
         let records = Records::of(&store).await;
-        let bed = Self {
+        let test = Self {
             store,
             clouds,
             host,
             text,
             records,
         };
-        bed.hold_builds(true);
-        bed
+        test.hold_builds(true);
+        test
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -74,15 +75,15 @@ impl Bed {
         begun.lines().map(str::to_owned).collect()
     }
 
-    /// Gives nobody up because the machine is busy.
-    async fn steward(&self, server: &TestJobServer) -> Running {
-        let timing = Timing {
-            patience: PATIENCE,
-            silence: PATIENCE,
+    /// Uses long timeouts, so that a busy machine does not cause lost jobs.
+    async fn steward(&self, server: &TestJobServer) -> RunningSteward {
+        let timing = StewardTiming {
+            lost_after: PATIENCE,
+            silence_timeout: PATIENCE,
             ..quick()
         };
-        let (tree, events) = (self.store.session().await, Arc::new(NoEvents));
-        Running::start_with(tree, server, &self.text, events, timing)
+        let (tree, events) = (self.store.session().await, Arc::new(NoopStewardEvents));
+        RunningSteward::start_with(tree, server, &self.text, events, timing)
     }
 
     async fn until_begun(&self, builds: usize) {
@@ -104,7 +105,7 @@ impl Bed {
         uploads.map(|(_, _, id, _)| id).collect()
     }
 
-    /// One build, in both clouds, and nothing else anywhere.
+    /// Asserts that there is exactly one build, uploaded to both clouds.
     async fn until_settled(&self) {
         self.records.settled(1, &self.clouds).await;
         eventually("one file is left", || async {
@@ -116,17 +117,17 @@ impl Bed {
 }
 
 /// A worker with threads of its own, which end with it.
-struct Mortal {
+struct KillableWorker {
     threads: Runtime,
     worker: RunningWorker,
 }
 
-impl Mortal {
-    async fn start(bed: &Bed, server: &TestJobServer) -> Self {
+impl KillableWorker {
+    async fn start(test: &RequeueTest, server: &TestJobServer) -> Self {
         let threads = Runtime::new().unwrap();
         let name = "builder01.example.com";
-        let (handle, clouds) = (threads.handle(), &bed.clouds);
-        let worker = RunningWorker::start_on(handle, name, server, clouds, &bed.text).await;
+        let (handle, clouds) = (threads.handle(), &test.clouds);
+        let worker = RunningWorker::start_on(handle, name, server, clouds, &test.text).await;
         Self { threads, worker }
     }
 
@@ -140,47 +141,47 @@ impl Mortal {
 }
 
 async fn the_job_server_restarts(server: TestJobServer) {
-    let bed = Bed::new().await;
-    let worker = RunningWorker::start(&server, &bed.clouds, &bed.text).await;
-    let steward = bed.steward(&server).await;
-    bed.until_begun(1).await;
+    let test = RequeueTest::new().await;
+    let worker = RunningWorker::start(&server, &test.clouds, &test.text).await;
+    let steward = test.steward(&server).await;
+    test.until_begun(1).await;
     let server = server.restart().await;
-    std::fs::write(bed.path("gate"), "").unwrap();
-    bed.until_uploading().await;
-    let (uploads, images) = (bed.upload_ids().await, bed.clouds.ids().await);
+    std::fs::write(test.path("gate"), "").unwrap();
+    test.until_uploading().await;
+    let (uploads, images) = (test.upload_ids().await, test.clouds.ids().await);
     let _server = server.restart().await;
-    bed.clouds.hurry();
-    bed.until_settled().await;
-    assert_eq!(bed.begun().len(), 1, "it was built once");
-    assert_eq!(bed.clouds.ids().await, images, "it was uploaded once");
-    assert_eq!(bed.upload_ids().await, uploads);
+    test.clouds.hurry();
+    test.until_settled().await;
+    assert_eq!(test.begun().len(), 1, "it was built once");
+    assert_eq!(test.clouds.ids().await, images, "it was uploaded once");
+    assert_eq!(test.upload_ids().await, uploads);
     steward.stop().await;
     worker.stop().await;
 }
 
 async fn the_worker_dies(server: TestJobServer, is_requeueing: bool) {
-    let bed = Bed::new().await;
-    let worker = Mortal::start(&bed, &server).await;
-    let steward = bed.steward(&server).await;
-    bed.until_begun(1).await;
-    bed.hold_builds(false);
+    let test = RequeueTest::new().await;
+    let worker = KillableWorker::start(&test, &server).await;
+    let steward = test.steward(&server).await;
+    test.until_begun(1).await;
+    test.hold_builds(false);
     worker.kill().await;
 
-    let worker = Mortal::start(&bed, &server).await;
-    bed.until_begun(2).await;
-    bed.until_uploading().await;
-    let (uploads, images) = (bed.upload_ids().await, bed.clouds.ids().await);
+    let worker = KillableWorker::start(&test, &server).await;
+    test.until_begun(2).await;
+    test.until_uploading().await;
+    let (uploads, images) = (test.upload_ids().await, test.clouds.ids().await);
     worker.kill().await;
 
-    let worker = Mortal::start(&bed, &server).await;
-    bed.clouds.hurry();
-    bed.until_settled().await;
-    let begun = bed.begun();
+    let worker = KillableWorker::start(&test, &server).await;
+    test.clouds.hurry();
+    test.until_settled().await;
+    let begun = test.begun();
     assert_eq!(begun.len(), 2);
     // Handed out again, it is the same work; otherwise the steward begins anew.
     assert_eq!(begun[0] == begun[1], is_requeueing);
-    assert_eq!(bed.upload_ids().await == uploads, is_requeueing);
-    assert_eq!(bed.clouds.ids().await == images, is_requeueing);
+    assert_eq!(test.upload_ids().await == uploads, is_requeueing);
+    assert_eq!(test.clouds.ids().await == images, is_requeueing);
     steward.stop().await;
     worker.kill().await;
 }
@@ -222,32 +223,34 @@ async fn a_worker_dies_and_geard_forgets_its_jobs() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_orderly_stop_of_a_builder_is_no_setback() {
     let server = TestJobServer::start().await;
-    // Its own steward stops with it, or another one is told.
+    // Its own steward stops with it, or another one is notified.
     for steward_stops in [true, false] {
-        let bed = Bed::new().await;
-        let mut worker = RunningWorker::start(&server, &bed.clouds, &bed.text).await;
-        let mut steward = Running::start_without_retries(&bed.store, &server, &bed.text).await;
-        bed.until_begun(1).await;
-        bed.hold_builds(false);
+        let test = RequeueTest::new().await;
+        let mut worker = RunningWorker::start(&server, &test.clouds, &test.text).await;
+        let mut steward =
+            RunningSteward::start_without_retries(&test.store, &server, &test.text).await;
+        test.until_begun(1).await;
+        test.hold_builds(false);
         for _ in 0..2 {
             if steward_stops {
                 tokio::join!(worker.stop(), steward.stop());
-                steward = Running::start_without_retries(&bed.store, &server, &bed.text).await;
+                steward =
+                    RunningSteward::start_without_retries(&test.store, &server, &test.text).await;
             } else {
                 worker.stop().await;
             }
-            worker = RunningWorker::start(&server, &bed.clouds, &bed.text).await;
+            worker = RunningWorker::start(&server, &test.clouds, &test.text).await;
             eventually("uploads are under way", || async {
-                let uploads = bed.records.uploads().await;
+                let uploads = test.records.uploads().await;
                 let uploading = uploads
                     .iter()
                     .filter(|(.., upload)| upload.state == UploadState::Uploading);
-                (uploading.count() == 2 && bed.clouds.ids().await.len() >= 2).then_some(())
+                (uploading.count() == 2 && test.clouds.ids().await.len() >= 2).then_some(())
             })
             .await;
         }
-        bed.clouds.hurry();
-        bed.until_settled().await;
+        test.clouds.hurry();
+        test.until_settled().await;
         steward.stop().await;
         worker.stop().await;
     }

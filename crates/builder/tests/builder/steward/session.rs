@@ -3,26 +3,26 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodeyard_builder::steward::NoEvents;
+use nodeyard_builder::steward::NoopStewardEvents;
 use nodeyard_model::BuildState;
 use nodeyard_store::Session;
 
-use crate::steward::bed::{
-    Records, Running, Store, TWO_PROVIDERS, TestJobServer, eventually, logs,
+use crate::steward::fixtures::{
+    Records, RunningSteward, Store, TWO_PROVIDERS, TestJobServer, eventually, logs,
 };
-use crate::steward::worker::{Cloud, ScriptedWorker};
+use crate::steward::worker::{ScriptedCloud, ScriptedWorker};
 
-/// `beside` is another steward; `ends_meanwhile` says whether the build ends while the store is away.
+/// `beside` is another steward; `ends_meanwhile` is whether the build ends while the store is offline.
 async fn lose_the_session(beside: bool, ends_meanwhile: bool) {
     logs();
     let store = Store::zookeeper().await;
     let server = TestJobServer::start().await;
-    let cloud = Cloud::default();
+    let cloud = ScriptedCloud::default();
     let worker = ScriptedWorker::start(&server, &cloud, &["ubuntu"]).await;
     worker.hold(true);
     let (tree, proxy) = store.through_a_proxy(Duration::from_secs(2)).await;
-    let events = Arc::new(NoEvents);
-    let steward = Running::start_on(Arc::clone(&tree), &server, TWO_PROVIDERS, events);
+    let events = Arc::new(NoopStewardEvents);
+    let steward = RunningSteward::start_on(Arc::clone(&tree), &server, TWO_PROVIDERS, events);
     let records = Records::of(&store).await;
     eventually("the build is under way", || async {
         (worker.calls("image-build:") == 1).then_some(())
@@ -30,7 +30,7 @@ async fn lose_the_session(beside: bool, ends_meanwhile: bool) {
     .await;
     let mut other = None;
     if beside {
-        other = Some(Running::start(&store, &server, TWO_PROVIDERS).await);
+        other = Some(RunningSteward::start(&store, &server, TWO_PROVIDERS).await);
     }
     let before = tree.session().borrow().id();
     proxy.refuse(true);
@@ -38,7 +38,7 @@ async fn lose_the_session(beside: bool, ends_meanwhile: bool) {
         let lock = records
             .0
             .images()
-            .building_lock(&crate::steward::bed::image())
+            .building_lock(&crate::steward::fixtures::image())
             .unwrap();
         let holders = lock.contenders().await.unwrap();
         let gone = holders.iter().all(|holder| holder.session != before);

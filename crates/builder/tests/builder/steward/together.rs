@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use nodeyard_builder::jobs::Function;
-use nodeyard_builder::steward::Functions;
-use nodeyard_builder::steward::notes::Notes;
-use nodeyard_builder::worker::{NoEvents, Options, Parts, Worker};
+use nodeyard_builder::steward::RegisteredFunctions;
+use nodeyard_builder::steward::notes::ImageNotes;
+use nodeyard_builder::worker::{NoopWorkerEvents, Options, Worker, WorkerDependencies};
 use nodeyard_config::{Config, Fake};
 use nodeyard_driver::{Driver as _, Error, Owner, SystemId};
 use nodeyard_driver_common::DriverKinds;
@@ -27,9 +27,9 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::steward::bed::{
-    Clouds, PATIENCE, Records, Running, Store, TestJobServer, eventually, image, logs, parse,
-    provider,
+use crate::steward::fixtures::{
+    PATIENCE, Records, RunningSteward, Store, TestJobServer, UploadedImages, eventually, image,
+    logs, parse, provider,
 };
 
 /// Two simulated clouds.
@@ -59,7 +59,7 @@ impl TwoClouds {
         Arc::new(Self { world, haste })
     }
 
-    /// From now on nothing takes them longer than a moment.
+    /// Makes all later operations fast.
     pub(crate) fn hurry(&self) {
         self.haste.store(24 * 60 * 60, Ordering::SeqCst);
     }
@@ -84,7 +84,7 @@ impl TwoClouds {
     }
 }
 
-impl Clouds for Arc<TwoClouds> {
+impl UploadedImages for Arc<TwoClouds> {
     async fn ids(&self) -> BTreeSet<String> {
         let mut ids = self.uploads_to(&provider("one")).await;
         ids.extend(self.uploads_to(&provider("two")).await);
@@ -105,8 +105,8 @@ impl fmt::Debug for TwoClouds {
     }
 }
 
-/// A builder's host, and what `nodepool.yaml` says there.
-pub(crate) struct Host(pub(crate) TempDir);
+/// The directory of a builder with its `nodepool.yaml`.
+pub(crate) struct WorkerHost(pub(crate) TempDir);
 
 pub(crate) const BUILD: &str = r#"#!/bin/sh
 for format in $(echo "$NODEYARD_FORMATS" | tr , ' '); do
@@ -114,7 +114,7 @@ for format in $(echo "$NODEYARD_FORMATS" | tr , ' '); do
 done
 "#;
 
-impl Host {
+impl WorkerHost {
     pub(crate) fn new() -> Self {
         let host = Self(tempfile::tempdir().unwrap());
         executable(&host.program(), BUILD).unwrap();
@@ -181,10 +181,10 @@ impl RunningWorker {
         options.unable_pause = Duration::from_millis(500);
         let (sender, config) = watch::channel(parse(text));
         let drivers = DriverKinds::default().with(FakeKind::new(Arc::clone(clouds) as _));
-        let parts = Parts {
+        let parts = WorkerDependencies {
             config,
             drivers,
-            events: Arc::new(NoEvents),
+            events: Arc::new(NoopWorkerEvents),
         };
         let (worker, mut handle) = Worker::new(options, parts);
         let stop = CancellationToken::new();
@@ -213,10 +213,10 @@ async fn an_image_from_its_configuration_to_its_end() {
     let store = Store::embedded();
     let server = TestJobServer::start().await;
     let clouds = TwoClouds::new();
-    let host = Host::new();
+    let host = WorkerHost::new();
     let text = host.config(&host.image(""), BOTH);
     let worker = RunningWorker::start(&server, &clouds, &text).await;
-    let steward = Running::start(&store, &server, &text).await;
+    let steward = RunningSteward::start(&store, &server, &text).await;
     let records = Records::of(&store).await;
     let change = |text: &str| {
         worker.config.send_replace(parse(text));
@@ -264,7 +264,7 @@ async fn an_image_from_its_configuration_to_its_end() {
     .await;
     records.settled(2, &clouds).await;
 
-    // One that left the configuration keeps what it has; the image goes everywhere else.
+    // A provider that was removed from the configuration keeps its uploads; the image is deleted everywhere else.
     change(&host.config("", "{name: one, driver: fake}"));
     eventually("only the second cloud has something", || async {
         let gone = clouds.uploads_to(&provider("one")).await.is_empty();
@@ -290,12 +290,12 @@ async fn a_worker_that_is_stopped_during_a_build_costs_one_attempt() {
     let store = Store::zookeeper().await;
     let server = TestJobServer::start().await;
     let clouds = TwoClouds::new();
-    let host = Host::new();
+    let host = WorkerHost::new();
     let slow = format!("#!/bin/sh\nsleep 600\n{BUILD}");
     executable(&host.program(), &slow).unwrap();
     let text = host.config(&host.image(", delete-after-upload: true"), BOTH);
     let worker = RunningWorker::start(&server, &clouds, &text).await;
-    let steward = Running::start(&store, &server, &text).await;
+    let steward = RunningSteward::start(&store, &server, &text).await;
     let records = Records::of(&store).await;
     eventually("the build is under way", || async {
         let (_, build) = records.builds().await.pop()?;
@@ -341,7 +341,7 @@ async fn builders_make_what_only_they_can_with_real_job_servers_between() {
         let server = TestJobServer::foreign(kind);
         let clouds = TwoClouds::new();
         let names = ["ubuntu", "debian"];
-        let hosts = names.map(|_| Host::new());
+        let hosts = names.map(|_| WorkerHost::new());
         let hostnames = names.map(|name| format!("{name}.example.com"));
         let providers = |image: &str| BOTH.replace("ubuntu", image);
         let image_of = |index: usize| hosts[index].image("").replace("ubuntu", names[index]);
@@ -357,7 +357,7 @@ async fn builders_make_what_only_they_can_with_real_job_servers_between() {
             &format!("{}, {}", image_of(0), image_of(1)),
             &BOTH.replace("[{name: ubuntu}]", both),
         );
-        let steward = Running::start(&store, &server, &everything).await;
+        let steward = RunningSteward::start(&store, &server, &everything).await;
         let records = Records::of(&store).await;
         let mut builds = Vec::new();
         for (name, hostname) in names.iter().zip(&hostnames) {
@@ -367,7 +367,7 @@ async fn builders_make_what_only_they_can_with_real_job_servers_between() {
             });
             builds.push(ImageId::from(ready.await));
         }
-        // A restarted builder answers for what it made before: the next deletion reaches its files.
+        // A restarted builder registers its old images, so the next deletion reaches their files.
         let debian = workers.pop().unwrap();
         debian.stop().await;
         let text = own(1);
@@ -378,9 +378,10 @@ async fn builders_make_what_only_they_can_with_real_job_servers_between() {
             "the other image is gone, and nobody answers for it",
             || async {
                 let functions =
-                    Functions::ask(std::slice::from_ref(&server.endpoint), PATIENCE).await;
-                let gone = !functions.answers(&Function::Info(builds[1].clone()))
-                    && functions.answers(&Function::Upload(builds[0].clone()));
+                    RegisteredFunctions::fetch(std::slice::from_ref(&server.endpoint), PATIENCE)
+                        .await;
+                let gone = !functions.is_registered(&Function::Info(builds[1].clone()))
+                    && functions.is_registered(&Function::Upload(builds[0].clone()));
                 let images = records.0.images();
                 let debian = images.builds(&names[1].parse().unwrap()).await.unwrap();
                 let left = hosts[1].files() + debian.len();
@@ -401,7 +402,7 @@ async fn what_one_worker_is_unable_to_build_another_one_builds() {
     let store = Store::embedded();
     let server = TestJobServer::start().await;
     let clouds = TwoClouds::new();
-    let (able, unable) = (Host::new(), Host::new());
+    let (able, unable) = (WorkerHost::new(), WorkerHost::new());
     std::fs::remove_file(unable.program()).unwrap();
     let mut workers = Vec::new();
     for (host, name) in [(&able, "able.example.com"), (&unable, "unable.example.com")] {
@@ -409,7 +410,7 @@ async fn what_one_worker_is_unable_to_build_another_one_builds() {
         workers.push(RunningWorker::start_at(name, &server, &clouds, &text).await);
     }
     let text = able.config(&able.image(""), BOTH);
-    let steward = Running::start_without_retries(&store, &server, &text).await;
+    let steward = RunningSteward::start_without_retries(&store, &server, &text).await;
     let records = Records::of(&store).await;
     records.settled(1, &clouds).await;
     // Which of them gets a job is up to the server.
@@ -418,7 +419,9 @@ async fn what_one_worker_is_unable_to_build_another_one_builds() {
         records.request().await;
         records.settled(2, &clouds).await;
     }
-    let notes = Notes::read(&**records.0.tree(), &image()).await.unwrap();
+    let notes = ImageNotes::read(&**records.0.tree(), &image())
+        .await
+        .unwrap();
     assert!(notes.setbacks.is_empty(), "{notes:?}");
     steward.stop().await;
     for worker in workers {

@@ -1,4 +1,4 @@
-//! A worker that keeps the contract of the functions, except where the test tells it not to.
+//! A scripted worker that follows the contract of the functions, except for the faults that a test sets.
 //!
 //! Its disk and the clouds outlive it.
 
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use nodeyard_builder::jobs::{
-    BuildJob, BuildResult, DeleteJob, Failure, FailureKind, FormatInfo, Function, ImageInfo,
+    BuildJob, BuildResult, DeleteJob, FailureKind, FormatInfo, Function, ImageInfo, JobFailure,
     LocalState, UploadDeleteJob, UploadInfo, UploadJob, UploadProgress, UploadResult, from_payload,
     to_payload,
 };
@@ -18,25 +18,25 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::steward::bed::{Clouds, PATIENCE, TestJobServer, image, provider};
+use crate::steward::fixtures::{PATIENCE, TestJobServer, UploadedImages, image, provider};
 
 /// Which calls something happens to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Call {
+pub(crate) enum WorkerCall {
     Build,
     Upload,
     Delete,
     UploadDelete,
 }
 
-/// What goes wrong with one call.
+/// The fault of one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fault {
-    /// It fails, and the worker says so.
+pub(crate) enum WorkerFault {
+    /// The call fails with a reason.
     Fails,
     /// It is done, and the answer is a failure without a reason, as when a job server loses a worker.
     AnswerLost,
-    /// It is done, and the answer makes no sense.
+    /// The call succeeds with an invalid response.
     Garbage,
     /// It is done, the answer is lost, and the worker does not remember.
     Forgotten,
@@ -44,23 +44,23 @@ pub(crate) enum Fault {
 
 /// All clouds.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Cloud(Arc<Mutex<CloudState>>);
+pub(crate) struct ScriptedCloud(Arc<Mutex<CloudState>>);
 
 #[derive(Debug, Default)]
 struct CloudState {
     made: usize,
-    images: BTreeMap<String, CloudImage>,
+    images: BTreeMap<String, ScriptedImage>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-struct CloudImage {
+struct ScriptedImage {
     provider: ProviderName,
     build: ImageId,
     managed: Option<Box<str>>,
     upload: Option<UploadId>,
 }
 
-impl Clouds for Cloud {
+impl UploadedImages for ScriptedCloud {
     async fn ids(&self) -> BTreeSet<String> {
         let state = self.0.lock().unwrap();
         let images = state.images.iter();
@@ -70,12 +70,12 @@ impl Clouds for Cloud {
     }
 }
 
-impl Cloud {
+impl ScriptedCloud {
     pub(crate) fn ids(&self) -> BTreeSet<String> {
         self.0.lock().unwrap().images.keys().cloned().collect()
     }
 
-    fn add(&self, image: CloudImage) -> String {
+    fn add(&self, image: ScriptedImage) -> String {
         let mut state = self.0.lock().unwrap();
         state.made += 1;
         let id = format!("{}-{}", image.provider, state.made);
@@ -112,7 +112,7 @@ impl Disk {
         formats.map(ToString::to_string).collect()
     }
 
-    /// Nothing is being made.
+    /// Returns whether no build is running.
     pub(crate) fn is_complete(&self) -> bool {
         let disk = self.0.lock().unwrap();
         disk.values().all(|info| info.state == LocalState::Ready)
@@ -124,7 +124,7 @@ impl Disk {
         }
     }
 
-    /// An image that somebody else has asked for, or that was left behind.
+    /// Adds an image of another client, or an orphan.
     pub(crate) fn put(&self, id: &str, managed: Option<&str>) -> ImageId {
         let id: ImageId = id.parse().unwrap();
         let info = info(&id, &image(), managed.map(Box::from), LocalState::Ready);
@@ -134,8 +134,8 @@ impl Disk {
 }
 
 #[derive(Debug, Default)]
-struct Script {
-    faults: Vec<(Call, Fault)>,
+struct WorkerScript {
+    faults: Vec<(WorkerCall, WorkerFault)>,
     calls: BTreeMap<String, usize>,
     building: usize,
     most_building: usize,
@@ -144,21 +144,21 @@ struct Script {
 /// A worker at work. Dropping it ends it without a word.
 pub(crate) struct ScriptedWorker {
     pub(crate) disk: Disk,
-    inner: Inner,
+    inner: ScriptedWorkerState,
     stop: CancellationToken,
     task: JoinHandle<()>,
 }
 
 #[derive(Clone)]
-struct Inner {
+struct ScriptedWorkerState {
     name: &'static str,
     disk: Disk,
-    cloud: Cloud,
-    script: Arc<Mutex<Script>>,
+    cloud: ScriptedCloud,
+    script: Arc<Mutex<WorkerScript>>,
     /// Builds that are to succeed, and uploads, do not end while this is true.
     held: Arc<watch::Sender<bool>>,
     uploads_held: Arc<watch::Sender<bool>>,
-    /// Nothing at all is answered while this is true.
+    /// No call is answered while this is true.
     mute: Arc<watch::Sender<bool>>,
     handle: WorkerHandle,
 }
@@ -193,19 +193,27 @@ fn info(
 
 impl ScriptedWorker {
     /// It can build `images`, and knows the providers `one` and `two`.
-    pub(crate) async fn start(server: &TestJobServer, cloud: &Cloud, images: &[&str]) -> Self {
+    pub(crate) async fn start(
+        server: &TestJobServer,
+        cloud: &ScriptedCloud,
+        images: &[&str],
+    ) -> Self {
         Self::start_again(server, cloud, Disk::default(), images).await
     }
 
     /// Builds and uploads do not end before [`ScriptedWorker::hold`] lets them.
-    pub(crate) async fn start_held(server: &TestJobServer, cloud: &Cloud, images: &[&str]) -> Self {
+    pub(crate) async fn start_held(
+        server: &TestJobServer,
+        cloud: &ScriptedCloud,
+        images: &[&str],
+    ) -> Self {
         Self::launch(server, cloud, Disk::default(), images, true).await
     }
 
     /// On the disk of an earlier one.
     pub(crate) async fn start_again(
         server: &TestJobServer,
-        cloud: &Cloud,
+        cloud: &ScriptedCloud,
         disk: Disk,
         images: &[&str],
     ) -> Self {
@@ -214,7 +222,7 @@ impl ScriptedWorker {
 
     async fn launch(
         server: &TestJobServer,
-        cloud: &Cloud,
+        cloud: &ScriptedCloud,
         disk: Disk,
         images: &[&str],
         held: bool,
@@ -224,7 +232,7 @@ impl ScriptedWorker {
             vec![server.endpoint.clone()],
             6,
         ));
-        let inner = Inner {
+        let inner = ScriptedWorkerState {
             name: "worker.example.com",
             disk: disk.clone(),
             cloud: cloud.clone(),
@@ -241,7 +249,7 @@ impl ScriptedWorker {
             inner.serve(&Function::UploadDelete(provider(name)));
         }
         for id in disk.ids() {
-            // What was being made when the last one died never will be.
+            // Builds of the previous worker will never complete.
             disk.change(&id, |info| {
                 if info.state == LocalState::Building {
                     info.state = LocalState::Failed;
@@ -262,7 +270,7 @@ impl ScriptedWorker {
         }
     }
 
-    pub(crate) fn next(&self, call: Call, fault: Fault) {
+    pub(crate) fn next(&self, call: WorkerCall, fault: WorkerFault) {
         self.inner.script.lock().unwrap().faults.push((call, fault));
     }
 
@@ -315,7 +323,7 @@ impl ScriptedWorker {
     }
 }
 
-impl Inner {
+impl ScriptedWorkerState {
     fn serve(&self, function: &Function) {
         let inner = self.clone();
         let served = function.clone();
@@ -369,8 +377,8 @@ impl Inner {
             }
             Function::UploadDelete(provider) => {
                 let order: UploadDeleteJob = from_payload(function, payload).unwrap();
-                let fault = self.fault(Call::UploadDelete);
-                if fault != Some(Fault::Fails) {
+                let fault = self.fault(WorkerCall::UploadDelete);
+                if fault != Some(WorkerFault::Fails) {
                     self.cloud.remove(provider, &order);
                 }
                 answer(job, fault, Bytes::new()).await
@@ -378,7 +386,7 @@ impl Inner {
         }
     }
 
-    fn fault(&self, call: Call) -> Option<Fault> {
+    fn fault(&self, call: WorkerCall) -> Option<WorkerFault> {
         let faults = &mut self.script.lock().unwrap().faults;
         let index = faults.iter().position(|(to, _)| *to == call)?;
         Some(faults.remove(index).1)
@@ -395,7 +403,7 @@ impl Inner {
         job: &Job,
     ) -> Result<Bytes, JobError> {
         let id = &order.image_id;
-        let fault = self.fault(Call::Build);
+        let fault = self.fault(WorkerCall::Build);
         let managed = order.managed.clone();
         let mut made = info(id, image, managed, LocalState::Building);
         made.since = nodeyard_model::now();
@@ -404,18 +412,18 @@ impl Inner {
         self.handle.synced().await;
         self.count(1);
         job.progress(1, 2).await;
-        if fault != Some(Fault::Fails) {
+        if fault != Some(WorkerFault::Fails) {
             self.until_let_go().await;
         }
         self.count(-1);
-        if fault == Some(Fault::Forgotten) {
+        if fault == Some(WorkerFault::Forgotten) {
             self.disk.0.lock().unwrap().remove(id);
             self.handle
                 .unregister(&Function::Info(id.clone()).to_string());
             self.handle.synced().await;
             return Err(JobError::Fail);
         }
-        let failed = fault == Some(Fault::Fails);
+        let failed = fault == Some(WorkerFault::Fails);
         self.disk.change(id, |info| {
             info.state = if failed {
                 LocalState::Failed
@@ -442,7 +450,7 @@ impl Inner {
     }
 
     async fn upload(&self, id: &ImageId, order: &UploadJob, job: &Job) -> Result<Bytes, JobError> {
-        let fault = self.fault(Call::Upload);
+        let fault = self.fault(WorkerCall::Upload);
         let known = |state| UploadInfo {
             provider: order.provider.clone(),
             upload_id: order.upload_id,
@@ -459,10 +467,10 @@ impl Inner {
             });
         };
         self.disk.change(id, forget);
-        if fault == Some(Fault::Fails) {
+        if fault == Some(WorkerFault::Fails) {
             return answer(job, fault, Bytes::new()).await;
         }
-        let external = self.cloud.add(CloudImage {
+        let external = self.cloud.add(ScriptedImage {
             provider: order.provider.clone(),
             build: id.clone(),
             managed: order.managed.clone(),
@@ -473,7 +481,7 @@ impl Inner {
             external_name: "ubuntu-1".into(),
             format: "qcow2".into(),
         };
-        if fault != Some(Fault::Forgotten) {
+        if fault != Some(WorkerFault::Forgotten) {
             self.disk.change(id, |info| {
                 info.uploads
                     .push(known(UploadProgress::Ready(result.clone())));
@@ -483,8 +491,8 @@ impl Inner {
     }
 
     async fn delete(&self, id: &ImageId, order: &DeleteJob, job: &Job) -> Result<Bytes, JobError> {
-        let fault = self.fault(Call::Delete);
-        if fault == Some(Fault::Fails) {
+        let fault = self.fault(WorkerCall::Delete);
+        if fault == Some(WorkerFault::Fails) {
             return answer(job, fault, Bytes::new()).await;
         }
         if order.formats.is_empty() {
@@ -502,15 +510,15 @@ impl Inner {
     }
 }
 
-async fn answer(job: &Job, fault: Option<Fault>, good: Bytes) -> Result<Bytes, JobError> {
+async fn answer(job: &Job, fault: Option<WorkerFault>, good: Bytes) -> Result<Bytes, JobError> {
     match fault {
         None => Ok(good),
-        Some(Fault::Fails) => {
-            let failure = Failure::new(FailureKind::Failed, "the script says so");
+        Some(WorkerFault::Fails) => {
+            let failure = JobFailure::new(FailureKind::Failed, "the script says so");
             job.data(failure.to_line()).await;
             Err(JobError::Fail)
         }
-        Some(Fault::Garbage) => Ok(Bytes::from_static(b"{\"image-id\": 42,")),
-        Some(Fault::AnswerLost | Fault::Forgotten) => Err(JobError::Fail),
+        Some(WorkerFault::Garbage) => Ok(Bytes::from_static(b"{\"image-id\": 42,")),
+        Some(WorkerFault::AnswerLost | WorkerFault::Forgotten) => Err(JobError::Fail),
     }
 }

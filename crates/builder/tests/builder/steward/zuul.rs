@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex};
 use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair as _};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use nodeyard_builder::steward::notes::Notes;
-use nodeyard_builder::steward::{Functions, draw, read_market};
+use nodeyard_builder::steward::notes::ImageNotes;
+use nodeyard_builder::steward::{RegisteredFunctions, load_image_state, read_market};
 use nodeyard_image::Hasher;
 use nodeyard_model::{BuildState, ImageBuild};
 use nodeyard_plan::images::{Market, Pace, decide};
@@ -21,17 +21,19 @@ use nodeyard_testbeds::WebServer;
 use nodeyard_testbeds::web_server::{Asked, Body, Reply};
 use serde_json::{Value, json};
 
-use crate::steward::bed::{Records, Running, Store, TestJobServer, eventually, image, logs, parse};
-use crate::steward::together::{BOTH, Host, RunningWorker, TwoClouds};
+use crate::steward::fixtures::{
+    Records, RunningSteward, Store, TestJobServer, eventually, image, logs, parse,
+};
+use crate::steward::together::{BOTH, RunningWorker, TwoClouds, WorkerHost};
 
-/// What Zuul has and how it behaves.
+/// The builds of Zuul and its behavior.
 #[derive(Default)]
-struct Said {
+struct ZuulResponses {
     builds: Vec<Value>,
     files: BTreeMap<String, Vec<u8>>,
-    /// Answers every question about builds in its place.
+    /// Replaces the response to all build queries.
     instead: Option<Reply>,
-    /// Answers of a few paths, whatever else is there.
+    /// Overridden responses by path.
     special: BTreeMap<String, Reply>,
     token: Option<&'static str>,
     white_label: bool,
@@ -40,18 +42,18 @@ struct Said {
 #[derive(Clone)]
 struct FakeZuul {
     server: WebServer,
-    said: Arc<Mutex<Said>>,
+    said: Arc<Mutex<ZuulResponses>>,
 }
 
 impl FakeZuul {
     fn start() -> Self {
-        let said: Arc<Mutex<Said>> = Arc::default();
+        let said: Arc<Mutex<ZuulResponses>> = Arc::default();
         let shared = Arc::clone(&said);
         let server = WebServer::start(move |asked| answer(&shared.lock().unwrap(), asked)).unwrap();
         Self { server, said }
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut Said) -> T) -> T {
+    fn change<T>(&self, change: impl FnOnce(&mut ZuulResponses) -> T) -> T {
         change(&mut self.said.lock().unwrap())
     }
 
@@ -88,7 +90,7 @@ impl FakeZuul {
     }
 }
 
-fn answer(said: &Said, asked: &Asked) -> Reply {
+fn answer(said: &ZuulResponses, asked: &Asked) -> Reply {
     let path = asked.target.split('?').next().unwrap_or_default();
     if let Some(reply) = said.special.get(path) {
         return reply.clone();
@@ -152,20 +154,20 @@ fn sha256(bytes: &[u8]) -> String {
     hasher.finish().unwrap().sha256.unwrap().into()
 }
 
-struct Bed {
+struct ZuulTest {
     zuul: FakeZuul,
     store: Store,
     server: TestJobServer,
     clouds: Arc<TwoClouds>,
-    host: Host,
+    host: WorkerHost,
     text: String,
 }
 
-impl Bed {
+impl ZuulTest {
     async fn new(more: &str) -> Self {
         logs();
         let zuul = FakeZuul::start();
-        let host = Host::new();
+        let host = WorkerHost::new();
         let dir = host.0.path().display();
         let text = format!(
             "images-dir: {dir}/images\nbuild-log-dir: {dir}/logs\nproviders: [{BOTH}]\n\
@@ -188,19 +190,19 @@ impl Bed {
         RunningWorker::start(&self.server, &self.clouds, &self.text).await
     }
 
-    async fn steward(&self) -> Running {
-        Running::start(&self.store, &self.server, &self.text).await
+    async fn steward(&self) -> RunningSteward {
+        RunningSteward::start(&self.store, &self.server, &self.text).await
     }
 
-    /// What `image why` says.
+    /// Returns the output of `image why`.
     async fn why(&self, records: &Records) -> String {
-        let functions = Functions::ask(
+        let functions = RegisteredFunctions::fetch(
             std::slice::from_ref(&self.server.endpoint),
-            crate::steward::bed::PATIENCE,
+            crate::steward::fixtures::PATIENCE,
         )
         .await;
         let config = parse(&self.text);
-        let picture = draw(&records.0, &config, &functions, &image())
+        let picture = load_image_state(&records.0, &config, &functions, &image())
             .await
             .unwrap();
         let now = nodeyard_model::now();
@@ -217,7 +219,7 @@ async fn ready(records: &Records, uuid: &str) -> Option<(nodeyard_model::BuildId
     })
 }
 
-/// What stewards know of Zuul.
+/// Returns the recorded state of Zuul.
 async fn market(records: &Records) -> Market {
     let market = read_market(&**records.0.tree(), &image()).await.unwrap();
     market.unwrap_or_default()
@@ -227,44 +229,46 @@ const TENANT: &str = "    tenant: infra\n    checksum: required\n";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_image_that_zuul_made_from_its_api_to_its_end() {
-    let bed = Bed::new(TENANT).await;
-    let plain = bed.zuul.publish("aaaa", |_| {});
-    let (worker, steward) = (bed.worker().await, bed.steward().await);
-    let records = Records::of(&bed.store).await;
-    records.settled(1, &bed.clouds).await;
+    let test = ZuulTest::new(TENANT).await;
+    let plain = test.zuul.publish("aaaa", |_| {});
+    let (worker, steward) = (test.worker().await, test.steward().await);
+    let records = Records::of(&test.store).await;
+    records.settled(1, &test.clouds).await;
     let (id, build) = ready(&records, "aaaa").await.unwrap();
     assert_eq!(build.source.as_deref(), Some("zuul"));
     assert!(build.zuul_end_time.is_some());
-    let path = bed.host.0.path().join(format!("images/ubuntu-{id}"));
+    let path = test.host.0.path().join(format!("images/ubuntu-{id}"));
     let file = std::fs::read(path.with_extension("qcow2")).unwrap();
     assert_eq!(file, plain);
     assert!(path.with_extension("qcow2.sha256").exists());
     let kept = std::fs::read_to_string(path.with_extension("d").join("zuul.json")).unwrap();
     assert!(kept.contains("aaaa") && kept.contains(&sha256(&plain)));
-    let notes = Notes::read(&**records.0.tree(), &image()).await.unwrap();
+    let notes = ImageNotes::read(&**records.0.tree(), &image())
+        .await
+        .unwrap();
     let provenance = notes.builds[&id].provenance.as_ref().unwrap();
     assert_eq!(provenance.build.project.as_deref(), Some("infra/images"));
-    let log = bed.host.0.path().join(format!("logs/ubuntu-{id}.log"));
+    let log = test.host.0.path().join(format!("logs/ubuntu-{id}.log"));
     assert!(
         std::fs::read_to_string(log)
             .unwrap()
-            .contains("has the digest that was promised")
+            .contains("digest matches the published one")
     );
 
     // The next one is found without being asked for, and in the end two are kept.
-    bed.zuul.publish("bbbb", |_| {});
+    test.zuul.publish("bbbb", |_| {});
     eventually("the next build is imported", || ready(&records, "bbbb")).await;
-    bed.zuul.publish("cccc", |_| {});
+    test.zuul.publish("cccc", |_| {});
     records.request().await;
     eventually("the one after it is imported", || ready(&records, "cccc")).await;
-    records.settled(2, &bed.clouds).await;
+    records.settled(2, &test.clouds).await;
     eventually("two files are left", || async {
-        (bed.host.files() == 2 && ready(&records, "aaaa").await.is_none()).then_some(())
+        (test.host.files() == 2 && ready(&records, "aaaa").await.is_none()).then_some(())
     })
     .await;
-    let why = bed.why(&records).await;
+    let why = test.why(&records).await;
     assert!(why.contains("nothing newer than cccc"), "{why}");
-    let left = bed.host.0.path().join("images/.zuul-downloads/ubuntu");
+    let left = test.host.0.path().join("images/.zuul-downloads/ubuntu");
     assert!(std::fs::read_dir(left).unwrap().next().is_none());
     steward.stop().await;
     worker.stop().await;
@@ -272,45 +276,48 @@ async fn an_image_that_zuul_made_from_its_api_to_its_end() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn builds_that_are_of_no_use_are_passed_over_and_not_tried_for_ever() {
-    let bed = Bed::new(TENANT).await;
-    bed.zuul.publish("good", |_| {});
-    bed.zuul.publish("wrong-digest", |build| {
+    let test = ZuulTest::new(TENANT).await;
+    test.zuul.publish("good", |_| {});
+    test.zuul.publish("wrong-digest", |build| {
         build["artifacts"][1]["metadata"]["sha256"] = "0".repeat(64).into();
     });
-    bed.zuul.publish("no-digest", |build| {
+    test.zuul.publish("no-digest", |build| {
         build["artifacts"][1]["metadata"] = json!({"type": "disk"});
     });
-    let signed = bed.zuul.server.url("/artifacts/nothing?X-Signature=geheim");
-    bed.zuul
+    let signed = test
+        .zuul
+        .server
+        .url("/artifacts/nothing?X-Signature=geheim");
+    test.zuul
         .publish("gone", |build| build["artifacts"][1]["url"] = signed.into());
-    bed.zuul.publish("private", |build| {
+    test.zuul.publish("private", |build| {
         build["artifacts"][1]["url"] = "http://127.0.0.1:1/metadata".into();
     });
-    bed.zuul.publish("no-address", |build| {
+    test.zuul.publish("no-address", |build| {
         build["artifacts"][1]["url"] = "file:///etc/passwd".into();
     });
-    bed.zuul.publish("no-disk", |build| {
+    test.zuul.publish("no-disk", |build| {
         let url = build["artifacts"][1]["url"].as_str().unwrap().to_owned();
         build["artifacts"][1]["url"] = url.replace("no-disk", "backed").into();
         build["artifacts"][1]["metadata"]["sha256"] = sha256(&backed()).into();
     });
-    bed.zuul.change(|said| {
+    test.zuul.change(|said| {
         said.files
             .insert("/artifacts/backed.qcow2.zst".to_owned(), pack(&backed()));
     });
-    bed.zuul
+    test.zuul
         .publish("nothing", |build| build["artifacts"] = json!([]));
-    bed.zuul.publish("other-branch", |build| {
+    test.zuul.publish("other-branch", |build| {
         build["ref"]["branch"] = "dev".into();
     });
-    bed.zuul
+    test.zuul
         .publish("not-final", |build| build["final"] = false.into());
-    let (worker, steward) = (bed.worker().await, bed.steward().await);
-    let records = Records::of(&bed.store).await;
+    let (worker, steward) = (test.worker().await, test.steward().await);
+    let records = Records::of(&test.store).await;
     eventually("the good one is imported", || ready(&records, "good")).await;
-    records.settled(1, &bed.clouds).await;
-    assert_eq!(bed.zuul.asked_for("/artifacts/nothing"), 1);
-    let why = bed.why(&records).await;
+    records.settled(1, &test.clouds).await;
+    assert_eq!(test.zuul.asked_for("/artifacts/nothing"), 1);
+    let why = test.why(&records).await;
     for (build, reason) in [
         ("wrong-digest", "promised"),
         ("no-digest", "no digest was promised"),
@@ -360,23 +367,23 @@ async fn a_zuul_that_does_not_answer_is_explained_and_asked_again() {
         body: Body::Silence,
     };
     for (instead, reason) in [
-        (silence, "did not answer within"),
+        (silence, "did not respond within"),
         (page, "text/html instead of JSON"),
         (Reply::new(200, "{\"builds\": 1}"), "unexpected JSON"),
         (huge, "exceeds"),
         (Reply::new(500, "oops"), "status 500"),
         (Reply::new(401, ""), "check `auth`"),
     ] {
-        let bed = Bed::new(TENANT).await;
-        bed.zuul.publish("aaaa", |_| {});
-        bed.zuul.change(|said| said.instead = Some(instead));
-        let (worker, steward) = (bed.worker().await, bed.steward().await);
-        let records = Records::of(&bed.store).await;
+        let test = ZuulTest::new(TENANT).await;
+        test.zuul.publish("aaaa", |_| {});
+        test.zuul.change(|said| said.instead = Some(instead));
+        let (worker, steward) = (test.worker().await, test.steward().await);
+        let records = Records::of(&test.store).await;
         eventually("the reason is told", || async {
-            bed.why(&records).await.contains(reason).then_some(())
+            test.why(&records).await.contains(reason).then_some(())
         })
         .await;
-        bed.zuul.change(|said| said.instead = None);
+        test.zuul.change(|said| said.instead = None);
         records.request().await;
         eventually("it is imported", || ready(&records, "aaaa")).await;
         steward.stop().await;
@@ -386,25 +393,26 @@ async fn a_zuul_that_does_not_answer_is_explained_and_asked_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_root_of_one_tenant_and_a_token_will_do() {
-    let bed = Bed::new("    auth: {type: bearer, token-env: NODEYARD_TEST_ZUUL_TOKEN}\n").await;
-    let file = bed.host.0.path().join("token");
+    let test =
+        ZuulTest::new("    auth: {type: bearer, token-env: NODEYARD_TEST_ZUUL_TOKEN}\n").await;
+    let file = test.host.0.path().join("token");
     std::fs::write(&file, "geheim\n").unwrap();
-    let text = bed.text.replace(
+    let text = test.text.replace(
         "token-env: NODEYARD_TEST_ZUUL_TOKEN",
         &format!("token-file: {}", file.display()),
     );
-    let bed = Bed { text, ..bed };
-    bed.zuul.change(|said| {
+    let test = ZuulTest { text, ..test };
+    test.zuul.change(|said| {
         said.token = Some("geheim");
         said.white_label = true;
     });
-    bed.zuul.publish("aaaa", |_| {});
-    let (worker, steward) = (bed.worker().await, bed.steward().await);
-    let records = Records::of(&bed.store).await;
+    test.zuul.publish("aaaa", |_| {});
+    let (worker, steward) = (test.worker().await, test.steward().await);
+    let records = Records::of(&test.store).await;
     eventually("it is imported", || ready(&records, "aaaa")).await;
-    records.settled(1, &bed.clouds).await;
+    records.settled(1, &test.clouds).await;
     // The artifact is at the same origin, and got the token too.
-    let asked = bed.zuul.server.asked();
+    let asked = test.zuul.server.asked();
     assert!(
         asked
             .iter()
@@ -416,20 +424,20 @@ async fn a_root_of_one_tenant_and_a_token_will_do() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_stops_in_the_middle_goes_on_where_it_was() {
-    let bed =
-        Bed::new("    tenant: infra\n    download-rate: 40000\n    download-connections: 1\n")
+    let test =
+        ZuulTest::new("    tenant: infra\n    download-rate: 40000\n    download-connections: 1\n")
             .await;
-    let plain = bed.zuul.publish("aaaa", |build| {
+    let plain = test.zuul.publish("aaaa", |build| {
         let url = build["artifacts"][1]["url"].as_str().unwrap().to_owned();
         build["artifacts"][1]["url"] = url.replace(".zst", "").into();
     });
-    bed.zuul.change(|said| {
+    test.zuul.change(|said| {
         said.files
             .insert("/artifacts/aaaa.qcow2".to_owned(), plain.clone());
     });
-    let (worker, steward) = (bed.worker().await, bed.steward().await);
-    let records = Records::of(&bed.store).await;
-    let part = bed
+    let (worker, steward) = (test.worker().await, test.steward().await);
+    let records = Records::of(&test.store).await;
+    let part = test
         .host
         .0
         .path()
@@ -439,17 +447,17 @@ async fn a_worker_that_stops_in_the_middle_goes_on_where_it_was() {
     })
     .await;
     worker.stop().await;
-    let before = bed.zuul.server.asked().len();
-    let worker = bed.worker().await;
+    let before = test.zuul.server.asked().len();
+    let worker = test.worker().await;
     eventually("it is imported", || ready(&records, "aaaa")).await;
-    let asked = bed.zuul.server.asked().split_off(before);
+    let asked = test.zuul.server.asked().split_off(before);
     let first = asked
         .iter()
         .filter_map(Asked::range)
         .map(|(first, _)| first)
         .min();
     assert!(first.is_some_and(|first| first > 0), "{first:?}");
-    records.settled(1, &bed.clouds).await;
+    records.settled(1, &test.clouds).await;
     steward.stop().await;
     worker.stop().await;
 }
@@ -494,36 +502,36 @@ impl Signer {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn only_what_is_signed_for_this_job_is_admitted() {
-    let bed = Bed::new("    tenant: infra\n    signature: {key-file: KEY}\n").await;
-    let file = bed.host.0.path().join("images.pub");
+    let test = ZuulTest::new("    tenant: infra\n    signature: {key-file: KEY}\n").await;
+    let file = test.host.0.path().join("images.pub");
     let signer = Signer::new(&file);
-    let foreign = Signer::new(&bed.host.0.path().join("other.pub"));
-    let text = bed.text.replace("KEY", &file.display().to_string());
-    let bed = Bed { text, ..bed };
+    let foreign = Signer::new(&test.host.0.path().join("other.pub"));
+    let text = test.text.replace("KEY", &file.display().to_string());
+    let test = ZuulTest { text, ..test };
     let sign = |build: &mut Value, signer: &Signer, branch: &str| {
         let sha256 = build["artifacts"][1]["metadata"]["sha256"].clone();
         let signature = signer.sign(sha256.as_str().unwrap(), branch);
         build["artifacts"][1]["metadata"]["signature"] = signature;
     };
-    bed.zuul.publish("beside", |_| {});
-    bed.zuul.change(|said| {
+    test.zuul.publish("beside", |_| {});
+    test.zuul.change(|said| {
         let sha256 = said.builds[0]["artifacts"][1]["metadata"]["sha256"].clone();
         let bundle = json!({"dsseEnvelope": signer.sign(sha256.as_str().unwrap(), "main")});
         let path = "/artifacts/beside.qcow2.zst.sigstore.json".to_owned();
         said.files.insert(path, bundle.to_string().into_bytes());
     });
-    bed.zuul.publish("unsigned", |_| {});
-    bed.zuul
+    test.zuul.publish("unsigned", |_| {});
+    test.zuul
         .publish("foreign", |build| sign(build, &foreign, "main"));
-    bed.zuul
+    test.zuul
         .publish("branch", |build| sign(build, &signer, "evil"));
-    let (worker, steward) = (bed.worker().await, bed.steward().await);
-    let records = Records::of(&bed.store).await;
+    let (worker, steward) = (test.worker().await, test.steward().await);
+    let records = Records::of(&test.store).await;
     eventually("the one that is signed is imported", || {
         ready(&records, "beside")
     })
     .await;
-    let why = bed.why(&records).await;
+    let why = test.why(&records).await;
     for (build, reason) in [
         ("unsigned", "is not signed"),
         ("foreign", "not made with the configured key"),
@@ -537,11 +545,13 @@ async fn only_what_is_signed_for_this_job_is_admitted() {
             "{build}: {why}"
         );
     }
-    bed.zuul
+    test.zuul
         .publish("inside", |build| sign(build, &signer, "main"));
     records.request().await;
     let (id, _) = eventually("the next one is imported", || ready(&records, "inside")).await;
-    let notes = Notes::read(&**records.0.tree(), &image()).await.unwrap();
+    let notes = ImageNotes::read(&**records.0.tree(), &image())
+        .await
+        .unwrap();
     let provenance = notes.builds[&id].provenance.as_ref().unwrap();
     assert!(provenance.artifacts["qcow2"].signed_by.is_some());
     steward.stop().await;

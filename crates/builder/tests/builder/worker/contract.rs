@@ -1,18 +1,20 @@
-//! What clients can rely on, whichever job server sits between.
+//! The contract with clients, with every supported job server.
 
 use nodeyard_builder::jobs::{FailureKind, LocalState, UploadProgress};
 use nodeyard_gearman::client::{JobEvent, JobRequest};
 use nodeyard_testbeds::gearman::{python, tool};
 use serde_json::{Value, json};
 
-use crate::worker::bed::{Between, Cloud, GOOD, Host, Jobs, Running, apart, parse, soon};
+use crate::worker::fixtures::{
+    GOOD, JobServerKind, Jobs, TestCloud, TestHost, TestWorker, apart, parse, soon,
+};
 
 /// The same for every job server there is.
 macro_rules! on_every_server {
     ($($name:ident),* $(,)?) => {
-        mod ours { $(#[tokio::test(flavor = "multi_thread")] async fn $name() { super::$name(super::Between::Ours).await; })* }
-        mod gearmand { $(#[tokio::test(flavor = "multi_thread")] async fn $name() { super::$name(super::Between::Gearmand).await; })* }
-        mod geard { $(#[tokio::test(flavor = "multi_thread")] async fn $name() { super::$name(super::Between::Geard).await; })* }
+        mod ours { $(#[tokio::test(flavor = "multi_thread")] async fn $name() { super::$name(super::JobServerKind::Ours).await; })* }
+        mod gearmand { $(#[tokio::test(flavor = "multi_thread")] async fn $name() { super::$name(super::JobServerKind::Gearmand).await; })* }
+        mod geard { $(#[tokio::test(flavor = "multi_thread")] async fn $name() { super::$name(super::JobServerKind::Geard).await; })* }
     };
 }
 
@@ -24,11 +26,11 @@ on_every_server!(
     each_worker_does_what_only_it_can,
 );
 
-async fn an_image_is_built_uploaded_and_deleted(between: Between) {
-    let (host, jobs) = (Host::new(), Jobs::start(between).await);
-    let cloud = Cloud::new(Default::default());
+async fn an_image_is_built_uploaded_and_deleted(between: JobServerKind) {
+    let (host, jobs) = (TestHost::new(), Jobs::start(between).await);
+    let cloud = TestCloud::new(Default::default());
     let config = parse(&host.config(&[("trusty", GOOD)], ""));
-    let worker = Running::start(&jobs, cloud.clone(), config).await;
+    let worker = TestWorker::start(&jobs, cloud.clone(), config).await;
     jobs.offered("image-build:trusty").await;
     jobs.offered("upload-delete:fake-cloud").await;
 
@@ -120,7 +122,7 @@ async fn an_image_is_built_uploaded_and_deleted(between: Between) {
     worker.stop().await;
 }
 
-/// What the `gearman` command prints: the result, and how far the job is.
+/// Returns the output of the `gearman` command: the result and the progress of the job.
 async fn gearman(jobs: &Jobs, function: &str, payload: &str) -> (bool, String) {
     let (port, function, payload) = (
         jobs.port().to_string(),
@@ -144,11 +146,11 @@ fn first(text: &str) -> Value {
     values.next().unwrap().unwrap()
 }
 
-async fn a_foreign_client_needs_one_line(between: Between) {
-    let (host, jobs) = (Host::new(), Jobs::start(between).await);
-    let cloud = Cloud::new(Default::default());
+async fn a_foreign_client_needs_one_line(between: JobServerKind) {
+    let (host, jobs) = (TestHost::new(), Jobs::start(between).await);
+    let cloud = TestCloud::new(Default::default());
     let config = parse(&host.config(&[("trusty", GOOD)], ""));
-    let worker = Running::start(&jobs, cloud.clone(), config).await;
+    let worker = TestWorker::start(&jobs, cloud.clone(), config).await;
     let (good, text) = gearman(&jobs, "image-build:trusty", r#"{"image-id": "42"}"#).await;
     assert!(good && first(&text)["image-id"] == "42", "{text}");
     let upload = r#"{"provider": "fake-cloud", "image-name": "trusty"}"#;
@@ -174,11 +176,11 @@ async fn a_foreign_client_needs_one_line(between: Between) {
     worker.stop().await;
 }
 
-async fn gears_client_is_served(between: Between) {
-    let (host, jobs) = (Host::new(), Jobs::start(between).await);
-    let cloud = Cloud::new(Default::default());
+async fn gears_client_is_served(between: JobServerKind) {
+    let (host, jobs) = (TestHost::new(), Jobs::start(between).await);
+    let cloud = TestCloud::new(Default::default());
     let config = parse(&host.config(&[("trusty", GOOD), ("broken", "exit 7")], ""));
-    let worker = Running::start(&jobs, cloud.clone(), config).await;
+    let worker = TestWorker::start(&jobs, cloud.clone(), config).await;
     let gear = async |function: &'static str, payload: &'static str| {
         let port = jobs.port().to_string();
         let output =
@@ -216,18 +218,18 @@ async fn gears_client_is_served(between: Between) {
         heard["data"][0].as_str().unwrap().contains("exit code 7"),
         "{heard}"
     );
-    // Whoever missed that can ask.
+    // A client that missed it can query it.
     let heard = gear("image-info:43", "").await;
     let info: serde_json::Value = serde_json::from_str(heard["data"][0].as_str().unwrap()).unwrap();
     assert_eq!(info["failure"]["exit-code"], 7, "{info}");
     worker.stop().await;
 }
 
-async fn a_restarted_worker_answers_for_its_images(between: Between) {
-    let (host, jobs) = (Host::new(), Jobs::start(between).await);
-    let cloud = Cloud::new(Default::default());
+async fn a_restarted_worker_answers_for_its_images(between: JobServerKind) {
+    let (host, jobs) = (TestHost::new(), Jobs::start(between).await);
+    let cloud = TestCloud::new(Default::default());
     let config = parse(&host.config(&[("trusty", GOOD), ("broken", "exit 7")], ""));
-    let worker = Running::start(&jobs, cloud.clone(), config.clone()).await;
+    let worker = TestWorker::start(&jobs, cloud.clone(), config.clone()).await;
     jobs.json("image-build:trusty", r#"{"image-id": "a.b-c"}"#)
         .await;
     let failure = jobs
@@ -240,7 +242,7 @@ async fn a_restarted_worker_answers_for_its_images(between: Between) {
         jobs.withdrawn(function).await;
     }
 
-    let worker = Running::start(&jobs, cloud.clone(), config).await;
+    let worker = TestWorker::start(&jobs, cloud.clone(), config).await;
     assert_eq!(jobs.info("a.b-c").await.state, LocalState::Ready);
     let bad = jobs.info("bad").await;
     assert_eq!(
@@ -263,14 +265,14 @@ async fn a_restarted_worker_answers_for_its_images(between: Between) {
     worker.stop().await;
 }
 
-async fn each_worker_does_what_only_it_can(between: Between) {
+async fn each_worker_does_what_only_it_can(between: JobServerKind) {
     let jobs = Jobs::start(between).await;
-    let cloud = Cloud::new(Default::default());
-    let hosts = [("trusty", Host::new()), ("win2022", Host::new())];
+    let cloud = TestCloud::new(Default::default());
+    let hosts = [("trusty", TestHost::new()), ("win2022", TestHost::new())];
     let mut workers = Vec::new();
     for (image, host) in &hosts {
         let config = parse(&host.config(&[(*image, GOOD)], ""));
-        workers.push(Running::start(&jobs, cloud.clone(), config).await);
+        workers.push(TestWorker::start(&jobs, cloud.clone(), config).await);
     }
     let mut builders = Vec::new();
     for (image, host) in &hosts {
@@ -283,7 +285,7 @@ async fn each_worker_does_what_only_it_can(between: Between) {
         );
     }
     assert_ne!(builders[0], builders[1]);
-    // Uploads find the holder, whoever has a free slot.
+    // Uploads reach the worker that has the image, regardless of free slots.
     for (image, _) in hosts.iter().rev() {
         let order = json!({"provider": "fake-cloud", "image-name": image}).to_string();
         jobs.json(&format!("image-upload:id-of-{image}"), &order)
@@ -300,9 +302,9 @@ async fn each_worker_does_what_only_it_can(between: Between) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn progress_is_told_and_the_log_streamed_to_those_who_ask() {
-    let (host, jobs) = (Host::new(), Jobs::start(Between::Ours).await);
+    let (host, jobs) = (TestHost::new(), Jobs::start(JobServerKind::Ours).await);
     let config = parse(&host.config(&[("trusty", GOOD)], ""));
-    let worker = Running::start(&jobs, Cloud::new(Default::default()), config).await;
+    let worker = TestWorker::start(&jobs, TestCloud::new(Default::default()), config).await;
     let request = JobRequest::new("image-build:trusty", r#"{"image-id": "1", "stream": true}"#);
     let mut job = jobs.client().submit(&request).await.unwrap();
     let (mut log, mut progress) = (Vec::new(), Vec::new());

@@ -9,9 +9,11 @@ use nodeyard_testbeds::dib::{self, Workspace};
 use nodeyard_testbeds::skipped;
 use serde_json::Value;
 
-use crate::worker::bed::{Between, Cloud, Host, Jobs, PROVIDER, Running, parse, until};
+use crate::worker::fixtures::{
+    JobServerKind, Jobs, PROVIDER, TestCloud, TestHost, TestWorker, parse, until,
+};
 
-fn config(host: &Host, workspace: &Workspace) -> String {
+fn config(host: &TestHost, workspace: &Workspace) -> String {
     let program = dib::program().unwrap();
     let path = std::env::var("PATH").unwrap_or_default();
     format!(
@@ -47,7 +49,7 @@ providers:
     )
 }
 
-/// Says so if there is nothing to test with.
+/// Prints a message if the test tools are missing.
 fn can_run() -> bool {
     let obstacle = dib::obstacle();
     if let Some(obstacle) = obstacle {
@@ -72,10 +74,10 @@ async fn diskimage_builder_makes_two_formats() {
         return;
     }
     let workspace = Workspace::new().unwrap();
-    let (host, jobs) = (Host::new(), Jobs::start(Between::Gearmand).await);
-    let cloud = Cloud::new(Simulate::default());
+    let (host, jobs) = (TestHost::new(), Jobs::start(JobServerKind::Gearmand).await);
+    let cloud = TestCloud::new(Simulate::default());
     let config = parse(&config(&host, &workspace));
-    let worker = Running::start(&jobs, cloud.clone(), config).await;
+    let worker = TestWorker::start(&jobs, cloud.clone(), config).await;
 
     let id = "0123456789abcdef0123456789abcdef";
     let request = JobRequest::new("image-build:tiny", format!(r#"{{"image-id": "{id}"}}"#));
@@ -146,14 +148,14 @@ async fn diskimage_builder_unmounts_when_it_is_stopped() {
         return;
     }
     let workspace = Workspace::new().unwrap();
-    let (host, jobs) = (Host::new(), Jobs::start(Between::Ours).await);
+    let (host, jobs) = (TestHost::new(), Jobs::start(JobServerKind::Ours).await);
     let hangs = host.path("hangs");
     let text = config(&host, &workspace);
     let text = text.replace(
         "NODEYARD_FLAVOUR",
         &format!("NODEYARD_HANG: {}\n      NODEYARD_FLAVOUR", hangs.display()),
     );
-    let worker = Running::start(&jobs, Cloud::new(Simulate::default()), parse(&text)).await;
+    let worker = TestWorker::start(&jobs, TestCloud::new(Simulate::default()), parse(&text)).await;
     let request = JobRequest::new("image-build:tiny", r#"{"image-id": "1"}"#);
     let job = jobs.client().submit(&request).await.unwrap();
     until("the image is mounted", || async {

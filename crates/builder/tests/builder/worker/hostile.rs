@@ -12,12 +12,14 @@ use nodeyard_gearman::client::{JobOutcome, JobRequest};
 use nodeyard_testbeds::SmallDisk;
 use serde_json::value::RawValue;
 
-use crate::worker::bed::{Between, Cloud, GOOD, Host, Jobs, Running, parse, soon, until};
+use crate::worker::fixtures::{
+    GOOD, JobServerKind, Jobs, TestCloud, TestHost, TestWorker, parse, soon, until,
+};
 
-async fn start(script: &str, keys: &str) -> (Host, Jobs, Running) {
-    let (host, jobs) = (Host::new(), Jobs::start(Between::Ours).await);
+async fn start(script: &str, keys: &str) -> (TestHost, Jobs, TestWorker) {
+    let (host, jobs) = (TestHost::new(), Jobs::start(JobServerKind::Ours).await);
     let config = parse(&host.config_with(&[("good", GOOD), ("bad", script)], "", keys));
-    let worker = Running::start(&jobs, Cloud::new(Simulate::default()), config).await;
+    let worker = TestWorker::start(&jobs, TestCloud::new(Simulate::default()), config).await;
     (host, jobs, worker)
 }
 
@@ -156,7 +158,7 @@ async fn a_build_that_prints_without_end_fills_neither_disk_nor_client() {
     };
     let log = host.log("bad", "1");
     assert!(log.len() < 100_000, "{}", log.len());
-    assert!(log.contains("bytes are left out here]") && log.ends_with("Exit code: 0\n"));
+    assert!(log.contains("bytes omitted]") && log.ends_with("Exit code: 0\n"));
     assert!(data.starts_with(log.as_bytes()));
     worker.stop().await;
 }
@@ -192,7 +194,7 @@ async fn half_an_image_is_none() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_another_builder_left_is_checked_before_it_is_uploaded() {
-    let (host, jobs) = (Host::new(), Jobs::start(Between::Ours).await);
+    let (host, jobs) = (TestHost::new(), Jobs::start(JobServerKind::Ours).await);
     let images = host.path("images");
     std::fs::create_dir(&images).unwrap();
     let (right, wrong) = ("4".repeat(32), "5".repeat(32));
@@ -207,8 +209,8 @@ async fn what_another_builder_left_is_checked_before_it_is_uploaded() {
     promise(&right, "900150983cd24fb0d6963f7d28e17f72");
     promise(&wrong, "900150983cd24fb0d6963f7d28e17f73");
     let config = parse(&host.config(&[("good", GOOD)], ""));
-    let cloud = Cloud::new(Simulate::default());
-    let worker = Running::start(&jobs, cloud.clone(), config).await;
+    let cloud = TestCloud::new(Simulate::default());
+    let worker = TestWorker::start(&jobs, cloud.clone(), config).await;
     let order = r#"{"provider": "fake-cloud", "image-name": "good"}"#;
     jobs.json(&format!("image-upload:{right}"), order).await;
     let failure = jobs.call(&format!("image-upload:{wrong}"), order).await;
@@ -225,7 +227,7 @@ async fn on_a_full_disk_work_fails_with_a_reason_and_what_is_there_stays() {
     const UPLOAD: &str = r#"{"provider": "fake-cloud"}"#;
     // Does not look whether it could write.
     const CARELESS: &str = r#"cat /dev/zero > "$NODEYARD_OUTPUT.qcow2" 2> /dev/null; true"#;
-    let (host, jobs) = (Host::new(), Jobs::start(Between::Ours).await);
+    let (host, jobs) = (TestHost::new(), Jobs::start(JobServerKind::Ours).await);
     let images = host.path("images");
     let Some(_disk) = SmallDisk::mount(&images, 8) else {
         return;
@@ -236,11 +238,11 @@ async fn on_a_full_disk_work_fails_with_a_reason_and_what_is_there_stays() {
         ("large", RAW),
         ("careless", CARELESS),
     ];
-    let cloud = Cloud::new(Simulate::default());
+    let cloud = TestCloud::new(Simulate::default());
     // Nothing is refused beforehand.
     let text = host.config(&scripts, "") + "image-size-estimate: 1K\n";
     let config = parse(&text);
-    let worker = Running::start(&jobs, cloud.clone(), config.clone()).await;
+    let worker = TestWorker::start(&jobs, cloud.clone(), config.clone()).await;
     jobs.json("image-build:good", r#"{"image-id": "1"}"#).await;
     let raw = r#"{"image-id": "2", "formats": ["raw"]}"#;
     jobs.json("image-build:raw", raw).await;
@@ -278,7 +280,7 @@ async fn on_a_full_disk_work_fails_with_a_reason_and_what_is_there_stays() {
     jobs.left().await;
     let filler = host.path("images/.filler");
     let _full = std::fs::write(&filler, vec![1; 16 << 20]);
-    let worker = Running::start(&jobs, cloud.clone(), config).await;
+    let worker = TestWorker::start(&jobs, cloud.clone(), config).await;
     assert_eq!(jobs.info("1").await.state, LocalState::Ready);
     jobs.call("image-delete:1", "").await.unwrap();
     jobs.call("image-delete:2", "").await.unwrap();
@@ -303,7 +305,7 @@ async fn a_program_that_is_not_here_may_be_elsewhere() {
 #[tokio::test(flavor = "multi_thread")]
 async fn secrets_of_a_build_are_in_no_answer() {
     const SECRET: &str = "correct-horse-battery";
-    let (host, jobs) = (Host::new(), Jobs::start(Between::Ours).await);
+    let (host, jobs) = (TestHost::new(), Jobs::start(JobServerKind::Ours).await);
     let script = "set -x; echo \"token $TOKEN\"; set +x; printf 'split correct-horse-'; sleep 0.1; echo battery; exit 1";
     let main = host.config(&[("bad", script)], "");
     let secure = format!("diskimages: [{{name: bad, env-vars: {{TOKEN: {SECRET}}}}}]");
@@ -314,7 +316,7 @@ async fn secrets_of_a_build_are_in_no_answer() {
         Mode::Daemon,
     );
     let config = Arc::new(config.unwrap_or_else(|| panic!("{problems:?}")));
-    let worker = Running::start(&jobs, Cloud::new(Simulate::default()), config).await;
+    let worker = TestWorker::start(&jobs, TestCloud::new(Simulate::default()), config).await;
     let streamed = jobs
         .outcome("image-build:bad", r#"{"image-id": "1", "stream": true}"#)
         .await;
@@ -354,9 +356,9 @@ impl Transport for Panicking {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_panic_harms_nothing_else() {
-    let (host, jobs) = (Host::new(), Jobs::start(Between::Geard).await);
+    let (host, jobs) = (TestHost::new(), Jobs::start(JobServerKind::Geard).await);
     let config = parse(&host.config(&[("good", GOOD)], ""));
-    let worker = Running::start(&jobs, Arc::new(Panicking), config).await;
+    let worker = TestWorker::start(&jobs, Arc::new(Panicking), config).await;
     jobs.json("image-build:good", r#"{"image-id": "1"}"#).await;
     for _ in 0..6 {
         let outcome = jobs
@@ -378,8 +380,12 @@ async fn a_panic_harms_nothing_else() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_job_server_costs_no_build() {
-    for between in [Between::Ours, Between::Gearmand, Between::Geard] {
-        let (host, mut jobs) = (Host::new(), Jobs::start(between).await);
+    for between in [
+        JobServerKind::Ours,
+        JobServerKind::Gearmand,
+        JobServerKind::Geard,
+    ] {
+        let (host, mut jobs) = (TestHost::new(), Jobs::start(between).await);
         let (gate, begun) = (host.path("gate"), host.path("begun"));
         let script = format!(
             "echo x >> {}; while [ ! -e {} ]; do sleep 0.02; done; {GOOD}",
@@ -387,7 +393,7 @@ async fn a_lost_job_server_costs_no_build() {
             gate.display()
         );
         let config = parse(&host.config(&[("good", &script)], ""));
-        let worker = Running::start(&jobs, Cloud::new(Simulate::default()), config).await;
+        let worker = TestWorker::start(&jobs, TestCloud::new(Simulate::default()), config).await;
         let request = JobRequest::new("image-build:good", r#"{"image-id": "1"}"#);
         let job = jobs.client().submit(&request).await.unwrap();
         until("the build has begun", || async {

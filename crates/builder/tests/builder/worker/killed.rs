@@ -1,6 +1,6 @@
 //! `kill -9` of a worker during a build, an import, an upload and a deletion.
 //!
-//! The worker is a process of its own: this test program, told by its environment to be one. The cloud is a server,
+//! The worker is a separate process: this test program, selected by an environment variable. The cloud is a server,
 //! and survives.
 
 use std::path::Path;
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nodeyard_builder::jobs::{FailureKind, LocalState, UploadProgress};
-use nodeyard_builder::worker::{NoEvents, Options, Parts, Worker};
+use nodeyard_builder::worker::{NoopWorkerEvents, Options, Worker, WorkerDependencies};
 use nodeyard_config::Fake;
 use nodeyard_driver::Error;
 use nodeyard_driver_fake::{self as fake, Connector, Http, Simulate, Span, Transport};
@@ -23,9 +23,9 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::worker::bed::{
-    Between, Cloud, GOOD, Host, Jobs, PROVIDER, connections, disk, kinds, logs, parse, sha256,
-    until,
+use crate::worker::fixtures::{
+    GOOD, JobServerKind, Jobs, PROVIDER, TestCloud, TestHost, connections, disk, kinds, logs,
+    parse, sha256, until,
 };
 
 const CONFIG: &str = "NODEYARD_TEST_WORKER_CONFIG";
@@ -51,10 +51,10 @@ fn working_until_killed() {
     let options = Options::new("builder02.example.com", vec![gearman]);
     let (_sender, config) = watch::channel(config);
     let drivers = kinds(Arc::new(Remote(text(CLOUD))));
-    let parts = Parts {
+    let parts = WorkerDependencies {
         config,
         drivers,
-        events: Arc::new(NoEvents),
+        events: Arc::new(NoopWorkerEvents),
     };
     let (worker, _handle) = Worker::new(options, parts);
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -63,48 +63,48 @@ fn working_until_killed() {
         .unwrap();
 }
 
-struct Bed {
-    host: Host,
+struct KilledWorkerTest {
+    host: TestHost,
     jobs: Jobs,
-    cloud: Arc<Cloud>,
+    cloud: Arc<TestCloud>,
     cloud_url: String,
     /// A function that the worker has from its configuration.
     offers: &'static str,
 }
 
 /// Killed at the latest with this value.
-struct Victim(Child);
+struct WorkerProcess(Child);
 
-impl Victim {
+impl WorkerProcess {
     fn kill(mut self) {
         self.0.kill().unwrap();
         self.0.wait().unwrap();
     }
 }
 
-impl Drop for Victim {
+impl Drop for WorkerProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-impl Bed {
-    async fn new(between: Between, script: &str, simulate: Simulate) -> Self {
-        let host = Host::new();
+impl KilledWorkerTest {
+    async fn new(between: JobServerKind, script: &str, simulate: Simulate) -> Self {
+        let host = TestHost::new();
         let text = host.config(&[("trusty", script)], "");
         Self::with(host, &text, "image-build:trusty", between, simulate).await
     }
 
     async fn with(
-        host: Host,
+        host: TestHost,
         text: &str,
         offers: &'static str,
-        between: Between,
+        between: JobServerKind,
         simulate: Simulate,
     ) -> Self {
         std::fs::write(host.path("nodepool.yaml"), text).unwrap();
-        let cloud = Cloud::new(simulate);
+        let cloud = TestCloud::new(simulate);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let cloud_url = format!("http://{}", listener.local_addr().unwrap());
         tokio::spawn(fake::serve(
@@ -121,7 +121,7 @@ impl Bed {
         }
     }
 
-    async fn worker(&self) -> Victim {
+    async fn worker(&self) -> WorkerProcess {
         let child = Command::new(std::env::current_exe().unwrap())
             .args([
                 "worker::killed::working_until_killed",
@@ -135,7 +135,7 @@ impl Bed {
             .stdin(Stdio::null())
             .spawn()
             .unwrap();
-        let victim = Victim(child);
+        let victim = WorkerProcess(child);
         self.jobs
             .taken(connections(&Options::new("", Vec::new())))
             .await;
@@ -143,7 +143,7 @@ impl Bed {
         victim
     }
 
-    async fn kill(&self, victim: Victim) {
+    async fn kill(&self, victim: WorkerProcess) {
         victim.kill();
         self.jobs.left().await;
     }
@@ -158,76 +158,87 @@ async fn submit(jobs: &Jobs, function: &str, payload: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn during_a_build() {
-    for between in [Between::Ours, Between::Gearmand, Between::Geard] {
-        let bed = Bed::new(between, "", Simulate::default()).await;
-        let pid = bed.host.path("pid");
+    for between in [
+        JobServerKind::Ours,
+        JobServerKind::Gearmand,
+        JobServerKind::Geard,
+    ] {
+        let test = KilledWorkerTest::new(between, "", Simulate::default()).await;
+        let pid = test.host.path("pid");
         let script = format!(
             r#"echo half > "$NODEYARD_OUTPUT.qcow2"; echo $$ > {pid}.new; mv {pid}.new {pid}; exec sleep 1000"#,
             pid = pid.display(),
         );
-        bed.host.script("make-trusty", &script);
-        let worker = bed.worker().await;
-        submit(&bed.jobs, "image-build:trusty", r#"{"image-id": "1"}"#).await;
+        test.host.script("make-trusty", &script);
+        let worker = test.worker().await;
+        submit(&test.jobs, "image-build:trusty", r#"{"image-id": "1"}"#).await;
         let pid: u32 = until("the build has begun", || async {
             std::fs::read_to_string(&pid).ok()?.trim().parse().ok()
         })
         .await;
-        assert!(bed.host.path("images/trusty-1.qcow2").exists());
-        bed.host.script("make-trusty", GOOD);
-        bed.kill(worker).await;
+        assert!(test.host.path("images/trusty-1.qcow2").exists());
+        test.host.script("make-trusty", GOOD);
+        test.kill(worker).await;
 
-        let worker = bed.worker().await;
+        let worker = test.worker().await;
         until("the lost build's process is ended", || async {
             (!Path::new(&format!("/proc/{pid}")).exists()).then_some(())
         })
         .await;
         // gearmand may have given the job out again; otherwise the image has failed.
-        let info = bed.jobs.info("1").await;
+        let info = test.jobs.info("1").await;
         if info.state == LocalState::Failed {
             assert_eq!(info.failure.unwrap().kind, FailureKind::Unable);
             assert!(
-                !bed.host.path("images/trusty-1.qcow2").exists(),
+                !test.host.path("images/trusty-1.qcow2").exists(),
                 "half a file is no image"
             );
         }
-        bed.jobs
+        test.jobs
             .json("image-build:trusty", r#"{"image-id": "1"}"#)
             .await;
-        assert_eq!(bed.jobs.info("1").await.state, LocalState::Ready);
+        assert_eq!(test.jobs.info("1").await.state, LocalState::Ready);
         worker.kill();
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn during_a_build_that_has_filled_the_disk() {
-    let host = Host::new();
+    let host = TestHost::new();
     // It is not refused beforehand.
     let text = host.config(&[("trusty", "")], "") + "image-size-estimate: 1K\n";
     let offers = "image-build:trusty";
-    let bed = Bed::with(host, &text, offers, Between::Ours, Simulate::default()).await;
-    let Some(_disk) = SmallDisk::mount(&bed.host.path("images"), 8) else {
+    let test = KilledWorkerTest::with(
+        host,
+        &text,
+        offers,
+        JobServerKind::Ours,
+        Simulate::default(),
+    )
+    .await;
+    let Some(_disk) = SmallDisk::mount(&test.host.path("images"), 8) else {
         return;
     };
-    let full = bed.host.path("full");
+    let full = test.host.path("full");
     let script = format!(
         r#"cat /dev/zero > "$NODEYARD_OUTPUT.qcow2"; touch {}; exec sleep 1000"#,
         full.display(),
     );
-    bed.host.script("make-trusty", &script);
-    let worker = bed.worker().await;
-    submit(&bed.jobs, "image-build:trusty", r#"{"image-id": "1"}"#).await;
+    test.host.script("make-trusty", &script);
+    let worker = test.worker().await;
+    submit(&test.jobs, "image-build:trusty", r#"{"image-id": "1"}"#).await;
     until("nothing more goes onto the disk", || async {
         full.exists().then_some(())
     })
     .await;
-    bed.host.script("make-trusty", GOOD);
-    bed.kill(worker).await;
+    test.host.script("make-trusty", GOOD);
+    test.kill(worker).await;
 
-    let worker = bed.worker().await;
-    let failure = bed.jobs.info("1").await.failure.unwrap();
+    let worker = test.worker().await;
+    let failure = test.jobs.info("1").await.failure.unwrap();
     assert_eq!(failure.kind, FailureKind::Unable, "{failure}");
-    assert_eq!(bed.host.files(), ["trusty-1.d"]);
-    bed.jobs
+    assert_eq!(test.host.files(), ["trusty-1.d"]);
+    test.jobs
         .json("image-build:trusty", r#"{"image-id": "1"}"#)
         .await;
     worker.kill();
@@ -250,10 +261,17 @@ async fn during_an_import() {
         Reply::file(asked, &sent, "\"1\"")
     });
     let server = server.unwrap();
-    let host = Host::new();
+    let host = TestHost::new();
     let text = host.import_config(&server.url("/"), ", download-connections: 1");
     let import = "image-import:trusty";
-    let bed = Bed::with(host, &text, import, Between::Ours, Simulate::default()).await;
+    let test = KilledWorkerTest::with(
+        host,
+        &text,
+        import,
+        JobServerKind::Ours,
+        Simulate::default(),
+    )
+    .await;
     let job = json!({
         "image-id": "1", "build": {"uuid": "aaaa"},
         "artifacts": {"qcow2": {
@@ -261,29 +279,29 @@ async fn during_an_import() {
         }},
     })
     .to_string();
-    let worker = bed.worker().await;
-    submit(&bed.jobs, import, &job).await;
-    let part = bed
+    let worker = test.worker().await;
+    submit(&test.jobs, import, &job).await;
+    let part = test
         .host
         .path("images/.zuul-downloads/trusty/aaaa.qcow2.part.json");
     until("half of it is here to stay", || async {
         part.exists().then_some(())
     })
     .await;
-    bed.kill(worker).await;
+    test.kill(worker).await;
     is_stuck.store(false, Ordering::SeqCst);
     let before = server.asked().len();
 
-    let worker = bed.worker().await;
-    let info = bed.jobs.info("1").await;
+    let worker = test.worker().await;
+    let info = test.jobs.info("1").await;
     if info.state == LocalState::Failed {
         assert_eq!(info.failure.unwrap().kind, FailureKind::Unable);
-        let file = bed.host.path("images/trusty-1.qcow2");
+        let file = test.host.path("images/trusty-1.qcow2");
         assert!(!file.exists(), "half a file is no image");
     }
-    bed.jobs.json(import, &job).await;
-    assert_eq!(bed.jobs.info("1").await.state, LocalState::Ready);
-    let file = std::fs::read(bed.host.path("images/trusty-1.qcow2")).unwrap();
+    test.jobs.json(import, &job).await;
+    assert_eq!(test.jobs.info("1").await.state, LocalState::Ready);
+    let file = std::fs::read(test.host.path("images/trusty-1.qcow2")).unwrap();
     assert!(file == plain, "the file is another one");
     let asked = server.asked().split_off(before);
     let first = asked
@@ -302,27 +320,27 @@ async fn during_an_upload() {
         upload_time: Span::exactly(long),
         ..Simulate::default()
     };
-    let bed = Bed::new(Between::Geard, GOOD, simulate).await;
-    let worker = bed.worker().await;
-    bed.jobs
+    let test = KilledWorkerTest::new(JobServerKind::Geard, GOOD, simulate).await;
+    let worker = test.worker().await;
+    test.jobs
         .json("image-build:trusty", r#"{"image-id": "1"}"#)
         .await;
     let managed = r#"{"provider": "fake-cloud", "managed": "s", "upload-id": "0000000001"}"#;
     let foreign = r#"{"provider": "fake-cloud", "image-name": "trusty"}"#;
-    submit(&bed.jobs, "image-upload:1", managed).await;
-    submit(&bed.jobs, "image-upload:1", foreign).await;
+    submit(&test.jobs, "image-upload:1", managed).await;
+    submit(&test.jobs, "image-upload:1", foreign).await;
     until("both have begun", || async {
-        (bed.cloud.uploads().await.len() == 2).then_some(())
+        (test.cloud.uploads().await.len() == 2).then_some(())
     })
     .await;
-    bed.kill(worker).await;
+    test.kill(worker).await;
 
-    let worker = bed.worker().await;
+    let worker = test.worker().await;
     until("what nobody else looks after is removed", || async {
-        (bed.cloud.uploads().await.len() == 1).then_some(())
+        (test.cloud.uploads().await.len() == 1).then_some(())
     })
     .await;
-    let info = bed.jobs.info("1").await;
+    let info = test.jobs.info("1").await;
     let of_steward = info
         .uploads
         .iter()
@@ -332,9 +350,9 @@ async fn during_an_upload() {
         matches!(state, UploadProgress::Failed(f) if f.kind == FailureKind::Unable),
         "{info:?}"
     );
-    bed.cloud.jump(long);
-    let uploaded = bed.jobs.json("image-upload:1", managed).await;
-    let images = bed.cloud.uploads().await;
+    test.cloud.jump(long);
+    let uploaded = test.jobs.json("image-upload:1", managed).await;
+    let images = test.cloud.uploads().await;
     assert_eq!(images.len(), 1, "the upload went on where it was");
     assert_eq!(
         uploaded["external-id"].as_str(),
@@ -345,22 +363,22 @@ async fn during_an_upload() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn during_a_deletion() {
-    let bed = Bed::new(Between::Ours, GOOD, Simulate::default()).await;
+    let test = KilledWorkerTest::new(JobServerKind::Ours, GOOD, Simulate::default()).await;
     for round in 0..4 {
-        let worker = bed.worker().await;
-        bed.jobs
+        let worker = test.worker().await;
+        test.jobs
             .json("image-build:trusty", r#"{"image-id": "1"}"#)
             .await;
-        submit(&bed.jobs, "image-delete:1", "").await;
+        submit(&test.jobs, "image-delete:1", "").await;
         // Wherever it is by then.
         tokio::time::sleep(Duration::from_millis(round)).await;
-        bed.kill(worker).await;
+        test.kill(worker).await;
 
         // Either nothing was done yet, and the image is whole; or it is gone with all its files. A deletion that had
         // not begun is made now.
-        let worker = bed.worker().await;
-        bed.jobs.busy("image-delete:1", 0).await;
-        let answered = bed
+        let worker = test.worker().await;
+        test.jobs.busy("image-delete:1", 0).await;
+        let answered = test
             .jobs
             .json("image-build:trusty", r#"{"image-id": "1"}"#)
             .await;
@@ -371,9 +389,9 @@ async fn during_a_deletion() {
             "trusty-1.qcow2.md5",
             "trusty-1.qcow2.sha256",
         ];
-        assert_eq!(bed.host.files(), expected);
-        bed.jobs.call("image-delete:1", "").await.unwrap();
-        assert_eq!(bed.host.files(), [""; 0]);
-        bed.kill(worker).await;
+        assert_eq!(test.host.files(), expected);
+        test.jobs.call("image-delete:1", "").await.unwrap();
+        assert_eq!(test.host.files(), [""; 0]);
+        test.kill(worker).await;
     }
 }

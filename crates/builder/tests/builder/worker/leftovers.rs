@@ -1,4 +1,4 @@
-//! What work that failed has left, on the disk and in clouds, and what clouds do that do not want to delete.
+//! Remains of failed work on disk and in clouds, and clouds that fail to delete images.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,14 +14,16 @@ use serde_json::json;
 use serde_json::value::RawValue;
 use tokio::sync::watch;
 
-use crate::worker::bed::{Between, Cloud, GOOD, Host, Jobs, PROVIDER, Running, parse, soon, until};
+use crate::worker::fixtures::{
+    GOOD, JobServerKind, Jobs, PROVIDER, TestCloud, TestHost, TestWorker, parse, soon, until,
+};
 
 const UPLOAD: &str = r#"{"provider": "fake-cloud", "image-name": "trusty"}"#;
 const MANAGED: &str = r#"{"provider": "fake-cloud", "managed": "s", "upload-id": "0000000001"}"#;
 
-/// What a cloud does when it is to delete an image.
+/// The behavior of a cloud when it deletes an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mood {
+enum DeletionFault {
     Willing,
     Refuses,
     /// Until it is in another mood.
@@ -29,28 +31,31 @@ enum Mood {
 }
 
 /// A cloud with moods.
-struct MoodyCloud {
-    cloud: Arc<Cloud>,
-    mood: watch::Sender<Mood>,
+struct FaultyCloud {
+    cloud: Arc<TestCloud>,
+    mood: watch::Sender<DeletionFault>,
     /// How often it was to delete an image.
     deletions: Arc<AtomicUsize>,
 }
 
 #[derive(Debug)]
-struct Moody {
+struct FaultyDriver {
     transport: InProcess,
-    mood: watch::Receiver<Mood>,
+    mood: watch::Receiver<DeletionFault>,
     deletions: Arc<AtomicUsize>,
 }
 
 #[async_trait]
-impl Transport for Moody {
+impl Transport for FaultyDriver {
     async fn call(&self, method: &str, arguments: Vec<u8>) -> Result<Box<RawValue>, CallError> {
         if method == "delete_image" {
             self.deletions.fetch_add(1, Ordering::SeqCst);
             let mut mood = self.mood.clone();
-            let mood = *mood.wait_for(|mood| *mood != Mood::Hangs).await.unwrap();
-            if mood == Mood::Refuses {
+            let mood = *mood
+                .wait_for(|mood| *mood != DeletionFault::Hangs)
+                .await
+                .unwrap();
+            if mood == DeletionFault::Refuses {
                 return Err(CallError::Refused(CloudError {
                     status: 403,
                     class: "Forbidden".to_owned(),
@@ -63,9 +68,9 @@ impl Transport for Moody {
     }
 }
 
-impl Connector for MoodyCloud {
+impl Connector for FaultyCloud {
     fn connect(&self, _: &str, _: &Fake) -> Result<Arc<dyn Transport>, Error> {
-        Ok(Arc::new(Moody {
+        Ok(Arc::new(FaultyDriver {
             transport: InProcess::new(Arc::clone(&self.cloud.world), PROVIDER),
             mood: self.mood.subscribe(),
             deletions: Arc::clone(&self.deletions),
@@ -73,10 +78,10 @@ impl Connector for MoodyCloud {
     }
 }
 
-impl MoodyCloud {
-    fn new(mood: Mood) -> Arc<Self> {
+impl FaultyCloud {
+    fn new(mood: DeletionFault) -> Arc<Self> {
         Arc::new(Self {
-            cloud: Cloud::new(Simulate::default()),
+            cloud: TestCloud::new(Simulate::default()),
             mood: watch::Sender::new(mood),
             deletions: Arc::default(),
         })
@@ -90,12 +95,12 @@ async fn build(jobs: &Jobs, id: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_an_upload_of_nobody_leaves_in_a_cloud_is_not_forgotten() {
-    let (host, jobs) = (Host::new(), Jobs::start(Between::Ours).await);
-    let cloud = MoodyCloud::new(Mood::Refuses);
+    let (host, jobs) = (TestHost::new(), Jobs::start(JobServerKind::Ours).await);
+    let cloud = FaultyCloud::new(DeletionFault::Refuses);
     let hook = host.script("hook", "exit 3");
     let keys = format!("    post-upload-hook: {}\n", hook.display());
     let config = parse(&host.config(&[("trusty", GOOD)], &keys));
-    let worker = Running::start(&jobs, cloud.clone(), Arc::clone(&config)).await;
+    let worker = TestWorker::start(&jobs, cloud.clone(), Arc::clone(&config)).await;
     build(&jobs, "1").await;
     let failure = jobs.call("image-upload:1", UPLOAD).await.unwrap_err();
     assert!(failure.reason.contains("hook"), "{failure}");
@@ -105,7 +110,7 @@ async fn what_an_upload_of_nobody_leaves_in_a_cloud_is_not_forgotten() {
     for worker in [Some(worker), None] {
         let worker = match worker {
             Some(worker) => worker,
-            None => Running::start(&jobs, cloud.clone(), Arc::clone(&config)).await,
+            None => TestWorker::start(&jobs, cloud.clone(), Arc::clone(&config)).await,
         };
         let failure = jobs.call("image-delete:1", "").await.unwrap_err();
         assert_eq!(failure.kind, FailureKind::Unable, "{failure}");
@@ -116,14 +121,14 @@ async fn what_an_upload_of_nobody_leaves_in_a_cloud_is_not_forgotten() {
     }
 
     // A worker that runs all the time tries again.
-    let worker = Running::start(&jobs, cloud.clone(), config).await;
+    let worker = TestWorker::start(&jobs, cloud.clone(), config).await;
     let tried = cloud.deletions.load(Ordering::SeqCst);
     until("it is tried again", || async {
         (cloud.deletions.load(Ordering::SeqCst) > tried + 1).then_some(())
     })
     .await;
     assert_eq!(cloud.cloud.uploads().await.len(), 1);
-    cloud.mood.send_replace(Mood::Willing);
+    cloud.mood.send_replace(DeletionFault::Willing);
     until("the cloud is clean, and the worker knows", || async {
         let forgotten = jobs.info("1").await.uploads.is_empty();
         (forgotten && cloud.cloud.uploads().await.is_empty()).then_some(())
@@ -136,12 +141,12 @@ async fn what_an_upload_of_nobody_leaves_in_a_cloud_is_not_forgotten() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_left_in_a_provider_that_has_left_keeps_no_image_here() {
-    let (host, jobs) = (Host::new(), Jobs::start(Between::Ours).await);
-    let cloud = MoodyCloud::new(Mood::Refuses);
+    let (host, jobs) = (TestHost::new(), Jobs::start(JobServerKind::Ours).await);
+    let cloud = FaultyCloud::new(DeletionFault::Refuses);
     let hook = host.script("hook", "exit 3");
     let keys = format!("    post-upload-hook: {}\n", hook.display());
     let text = host.config(&[("trusty", GOOD)], &keys);
-    let worker = Running::start(&jobs, cloud.clone(), parse(&text)).await;
+    let worker = TestWorker::start(&jobs, cloud.clone(), parse(&text)).await;
     build(&jobs, "1").await;
     jobs.call("image-upload:1", UPLOAD).await.unwrap_err();
     let elsewhere = text.replace(&format!("name: {PROVIDER}"), "name: another");
@@ -156,18 +161,18 @@ async fn what_is_left_in_a_provider_that_has_left_keeps_no_image_here() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_an_upload_of_a_steward_leaves_is_the_stewards() {
-    let (host, jobs) = (Host::new(), Jobs::start(Between::Ours).await);
-    let cloud = MoodyCloud::new(Mood::Refuses);
+    let (host, jobs) = (TestHost::new(), Jobs::start(JobServerKind::Ours).await);
+    let cloud = FaultyCloud::new(DeletionFault::Refuses);
     let hook = host.script("hook", "exit 3");
     let keys = format!("    post-upload-hook: {}\n", hook.display());
     let config = parse(&host.config(&[("trusty", GOOD)], &keys));
-    let worker = Running::start(&jobs, cloud.clone(), config).await;
+    let worker = TestWorker::start(&jobs, cloud.clone(), config).await;
     build(&jobs, "1").await;
     let failure = jobs.call("image-upload:1", MANAGED).await.unwrap_err();
     let info = jobs.info("1").await;
     assert_eq!(info.uploads[0].state, UploadProgress::Failed(failure));
     jobs.call("image-delete:1", "").await.unwrap();
-    cloud.mood.send_replace(Mood::Willing);
+    cloud.mood.send_replace(DeletionFault::Willing);
     let job =
         json!({"image": "trusty", "image-id": "1", "managed": "s", "upload-id": "0000000001"});
     jobs.call("upload-delete:fake-cloud", &job.to_string())
@@ -178,10 +183,10 @@ async fn what_an_upload_of_a_steward_leaves_is_the_stewards() {
 }
 
 /// A worker that has uploaded an image to a cloud where no deletion ends.
-async fn with_a_hanging_cloud(host: &Host, jobs: &Jobs) -> (Arc<MoodyCloud>, Running) {
-    let cloud = MoodyCloud::new(Mood::Hangs);
+async fn with_a_hanging_cloud(host: &TestHost, jobs: &Jobs) -> (Arc<FaultyCloud>, TestWorker) {
+    let cloud = FaultyCloud::new(DeletionFault::Hangs);
     let config = parse(&host.config(&[("trusty", GOOD)], ""));
-    let worker = Running::start(jobs, cloud.clone(), config).await;
+    let worker = TestWorker::start(jobs, cloud.clone(), config).await;
     build(jobs, "1").await;
     jobs.json("image-upload:1", MANAGED).await;
     (cloud, worker)
@@ -189,7 +194,7 @@ async fn with_a_hanging_cloud(host: &Host, jobs: &Jobs) -> (Arc<MoodyCloud>, Run
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cloud_that_hangs_keeps_nothing_else_waiting() {
-    let (host, jobs) = (Host::new(), Jobs::start(Between::Ours).await);
+    let (host, jobs) = (TestHost::new(), Jobs::start(JobServerKind::Ours).await);
     let (cloud, worker) = with_a_hanging_cloud(&host, &jobs).await;
     let client = jobs.client();
     let function = "upload-delete:fake-cloud";
@@ -211,7 +216,7 @@ async fn a_cloud_that_hangs_keeps_nothing_else_waiting() {
     let last = MANAGED.replace("0000000001", "0000000010");
     jobs.json("image-upload:1", &last).await;
     jobs.call("image-delete:1", "").await.unwrap();
-    cloud.mood.send_replace(Mood::Willing);
+    cloud.mood.send_replace(DeletionFault::Willing);
     for job in waiting {
         soon("a deletion ends", job.wait()).await;
     }
@@ -220,7 +225,7 @@ async fn a_cloud_that_hangs_keeps_nothing_else_waiting() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_asks_for_the_same_deletion_joins() {
-    let (host, jobs) = (Host::new(), Jobs::start(Between::Ours).await);
+    let (host, jobs) = (TestHost::new(), Jobs::start(JobServerKind::Ours).await);
     let (cloud, worker) = with_a_hanging_cloud(&host, &jobs).await;
     let order =
         r#"{"image": "trusty", "image-id": "1", "managed": "s", "upload-id": "0000000001"}"#;
@@ -232,7 +237,7 @@ async fn whoever_asks_for_the_same_deletion_joins() {
     .await;
     let second = jobs.client().submit(&request).await.unwrap();
     jobs.busy("upload-delete:fake-cloud", 2).await;
-    cloud.mood.send_replace(Mood::Willing);
+    cloud.mood.send_replace(DeletionFault::Willing);
     for job in [first, second] {
         let outcome = soon("the deletion ends", job.wait()).await;
         assert!(matches!(outcome, JobOutcome::Complete(_)), "{outcome:?}");
@@ -244,10 +249,10 @@ async fn whoever_asks_for_the_same_deletion_joins() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_has_no_file_is_not_offered_for_upload() {
-    let (host, jobs) = (Host::new(), Jobs::start(Between::Ours).await);
+    let (host, jobs) = (TestHost::new(), Jobs::start(JobServerKind::Ours).await);
     let config = parse(&host.config(&[("trusty", GOOD)], ""));
-    let cloud = Cloud::new(Simulate::default());
-    let worker = Running::start(&jobs, cloud.clone(), Arc::clone(&config)).await;
+    let cloud = TestCloud::new(Simulate::default());
+    let worker = TestWorker::start(&jobs, cloud.clone(), Arc::clone(&config)).await;
     for id in ["1", "2", "3"] {
         build(&jobs, id).await;
     }
@@ -259,9 +264,9 @@ async fn what_has_no_file_is_not_offered_for_upload() {
     worker.stop().await;
     jobs.left().await;
 
-    // Nor what was damaged meanwhile.
+    // Nor a damaged file.
     std::fs::write(host.path("images/trusty-2.qcow2"), "").unwrap();
-    let worker = Running::start(&jobs, cloud, config).await;
+    let worker = TestWorker::start(&jobs, cloud, config).await;
     let offered = worker.handle.status().unwrap().functions;
     let uploads = offered
         .iter()
@@ -275,12 +280,12 @@ async fn what_has_no_file_is_not_offered_for_upload() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deletion_that_fails_half_way_is_finished_later() {
-    let (host, jobs) = (Host::new(), Jobs::start(Between::Ours).await);
+    let (host, jobs) = (TestHost::new(), Jobs::start(JobServerKind::Ours).await);
     let config = parse(&host.config(&[("trusty", GOOD)], ""));
-    let cloud = Cloud::new(Simulate::default());
-    let worker = Running::start(&jobs, cloud.clone(), Arc::clone(&config)).await;
+    let cloud = TestCloud::new(Simulate::default());
+    let worker = TestWorker::start(&jobs, cloud.clone(), Arc::clone(&config)).await;
     build(&jobs, "1").await;
-    // What something is mounted on cannot be removed, and comes last.
+    // A mount point cannot be removed and is retried last.
     let Some(in_the_way) = SmallDisk::mount(&host.path("images/trusty-1.vmdk"), 1) else {
         return;
     };
@@ -297,7 +302,7 @@ async fn a_deletion_that_fails_half_way_is_finished_later() {
     jobs.left().await;
 
     // It does not keep a worker from starting.
-    let worker = Running::start(&jobs, cloud, config).await;
+    let worker = TestWorker::start(&jobs, cloud, config).await;
     assert_eq!(jobs.info("1").await.state, LocalState::Failed);
     drop(in_the_way);
     for function in ["image-info:1", "image-delete:1"] {

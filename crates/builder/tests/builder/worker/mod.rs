@@ -1,8 +1,8 @@
 //! The worker on real job servers, with a simulated cloud.
 
-mod bed;
 mod contract;
 mod dib;
+mod fixtures;
 mod hostile;
 mod killed;
 mod leftovers;

@@ -1,4 +1,4 @@
-//! The rules of uploads, deletions and of what is offered.
+//! The rules of uploads, deletions and registered functions.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,20 +9,22 @@ use nodeyard_driver_fake::{FailureRates, Simulate, Span};
 use nodeyard_gearman::client::{JobEvent, JobOutcome, JobRequest};
 use serde_json::json;
 
-use crate::worker::bed::{Between, Cloud, GOOD, Host, Jobs, Running, parse, soon, until};
+use crate::worker::fixtures::{
+    GOOD, JobServerKind, Jobs, TestCloud, TestHost, TestWorker, parse, soon, until,
+};
 
 const UPLOAD: &str = r#"{"provider": "fake-cloud", "image-name": "trusty"}"#;
 const MANAGED: &str = r#"{"provider": "fake-cloud", "managed": "s", "upload-id": "0000000001"}"#;
 
-async fn start(simulate: Simulate, keys: &str) -> (Host, Jobs, Arc<Cloud>, Running) {
-    let (host, jobs) = (Host::new(), Jobs::start(Between::Ours).await);
-    let cloud = Cloud::new(simulate);
+async fn start(simulate: Simulate, keys: &str) -> (TestHost, Jobs, Arc<TestCloud>, TestWorker) {
+    let (host, jobs) = (TestHost::new(), Jobs::start(JobServerKind::Ours).await);
+    let cloud = TestCloud::new(simulate);
     let config = parse(&host.config(&[("trusty", GOOD)], keys));
-    let worker = Running::start(&jobs, cloud.clone(), config).await;
+    let worker = TestWorker::start(&jobs, cloud.clone(), config).await;
     (host, jobs, cloud, worker)
 }
 
-/// What an upload takes that ends when the time of the cloud jumps, and not before.
+/// The duration of an upload that ends only when the clock of the cloud is advanced.
 const LONG: Duration = Duration::from_secs(24 * 3600);
 
 fn slow_cloud() -> Simulate {
@@ -34,8 +36,8 @@ fn slow_cloud() -> Simulate {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_hook_sees_the_upload_and_has_a_veto() {
-    let (host, jobs) = (Host::new(), Jobs::start(Between::Ours).await);
-    let cloud = Cloud::new(Simulate::default());
+    let (host, jobs) = (TestHost::new(), Jobs::start(JobServerKind::Ours).await);
+    let cloud = TestCloud::new(Simulate::default());
     let hook = host.script(
         "hook",
         &format!(
@@ -49,7 +51,7 @@ async fn the_hook_sees_the_upload_and_has_a_veto() {
         hook.display()
     );
     let config = parse(&host.config(&[("trusty", GOOD)], &keys));
-    let worker = Running::start(&jobs, cloud.clone(), config).await;
+    let worker = TestWorker::start(&jobs, cloud.clone(), config).await;
     jobs.json("image-build:trusty", r#"{"image-id": "1"}"#)
         .await;
 
@@ -91,10 +93,10 @@ async fn the_hook_sees_the_upload_and_has_a_veto() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_missing_format_is_made_by_conversion() {
     let script = r#"head -c 3000000 /dev/urandom > "$NODEYARD_OUTPUT.raw""#;
-    let (host, jobs) = (Host::new(), Jobs::start(Between::Ours).await);
-    let cloud = Cloud::new(Simulate::default());
+    let (host, jobs) = (TestHost::new(), Jobs::start(JobServerKind::Ours).await);
+    let cloud = TestCloud::new(Simulate::default());
     let config = parse(&host.config(&[("trusty", script)], ""));
-    let worker = Running::start(&jobs, cloud.clone(), config).await;
+    let worker = TestWorker::start(&jobs, cloud.clone(), config).await;
     let built = jobs
         .json(
             "image-build:trusty",
@@ -156,10 +158,10 @@ async fn conversions_are_compressed_as_every_taker_of_the_file_allows() {
         ),
     ];
     for (keys, more, expected) in cases {
-        let (host, jobs) = (Host::new(), Jobs::start(Between::Ours).await);
-        let cloud = Cloud::new(Simulate::default());
+        let (host, jobs) = (TestHost::new(), Jobs::start(JobServerKind::Ours).await);
+        let cloud = TestCloud::new(Simulate::default());
         let config = host.config(&[("trusty", &script)], &keys) + &more;
-        let worker = Running::start(&jobs, cloud.clone(), parse(&config)).await;
+        let worker = TestWorker::start(&jobs, cloud.clone(), parse(&config)).await;
         let build = r#"{"image-id": "1", "formats": ["raw"]}"#;
         jobs.json("image-build:trusty", build).await;
         jobs.json("image-upload:1", UPLOAD).await;
@@ -167,7 +169,7 @@ async fn conversions_are_compressed_as_every_taker_of_the_file_allows() {
         let uploaded = &cloud.uploads().await[0];
         assert_eq!(
             uploaded.properties["sha256"],
-            crate::worker::bed::sha256(&file),
+            crate::worker::fixtures::sha256(&file),
             "{keys}{more}"
         );
         assert_eq!(qcow2(&file), expected, "{keys}{more}");
@@ -181,9 +183,9 @@ async fn conversions_are_compressed_as_every_taker_of_the_file_allows() {
 async fn a_conversion_says_how_far_it_is() {
     // It takes a while to find that nothing of it can be packed.
     let script = r#"head -c 32M /dev/urandom > "$NODEYARD_OUTPUT.raw""#;
-    let (host, jobs) = (Host::new(), Jobs::start(Between::Ours).await);
+    let (host, jobs) = (TestHost::new(), Jobs::start(JobServerKind::Ours).await);
     let config = parse(&host.config(&[("trusty", script)], ""));
-    let worker = Running::start(&jobs, Cloud::new(Simulate::default()), config).await;
+    let worker = TestWorker::start(&jobs, TestCloud::new(Simulate::default()), config).await;
     let build = r#"{"image-id": "1", "formats": ["raw"]}"#;
     jobs.json("image-build:trusty", build).await;
     let upload = JobRequest::new("image-upload:1", UPLOAD);
@@ -230,7 +232,7 @@ async fn an_image_is_not_deleted_while_it_is_uploaded() {
         .await
         .unwrap_err();
     assert_eq!(failure.kind, FailureKind::Unable);
-    // Whoever asks for the same joins.
+    // An identical request joins the running upload.
     let joined = jobs.client().submit(&request).await.unwrap();
     jobs.busy("image-upload:1", 2).await;
     cloud.jump(LONG);
@@ -312,14 +314,14 @@ async fn what_is_offered_follows_the_configuration() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn questions_are_answered_during_a_build_and_its_log_can_be_followed() {
-    let (host, jobs) = (Host::new(), Jobs::start(Between::Ours).await);
+    let (host, jobs) = (TestHost::new(), Jobs::start(JobServerKind::Ours).await);
     let gate = host.path("gate");
     let script = format!(
         "echo first; while [ ! -e {} ]; do sleep 0.02; done; echo second; {GOOD}",
         gate.display()
     );
     let config = parse(&host.config(&[("trusty", &script)], ""));
-    let worker = Running::start(&jobs, Cloud::new(Simulate::default()), config).await;
+    let worker = TestWorker::start(&jobs, TestCloud::new(Simulate::default()), config).await;
     let build = JobRequest::new("image-build:trusty", r#"{"image-id": "1"}"#);
     let build = jobs.client().submit(&build).await.unwrap();
     jobs.offered("image-info:1").await;
@@ -349,7 +351,7 @@ async fn questions_are_answered_during_a_build_and_its_log_can_be_followed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn those_who_follow_a_log_and_go_leave_room_for_others() {
-    let (host, jobs) = (Host::new(), Jobs::start(Between::Ours).await);
+    let (host, jobs) = (TestHost::new(), Jobs::start(JobServerKind::Ours).await);
     let gate = host.path("gate");
     // The last line before the gate has no end yet.
     let script = format!(
@@ -359,7 +361,7 @@ async fn those_who_follow_a_log_and_go_leave_room_for_others() {
     let config = parse(&host.config(&[("trusty", &script)], ""));
     let limit = Duration::from_millis(200);
     let hasty = |options: &mut Options| options.follow_limit = limit;
-    let worker = Running::start_with(&jobs, config, hasty).await;
+    let worker = TestWorker::start_with(&jobs, config, hasty).await;
     let build = JobRequest::new("image-build:trusty", r#"{"image-id": "1"}"#);
     let build = jobs.client().submit(&build).await.unwrap();
     until("the log has its first lines", || async {
@@ -372,7 +374,7 @@ async fn those_who_follow_a_log_and_go_leave_room_for_others() {
         let request = JobRequest::new("image-info:1", question);
         jobs.client().submit(&request).await.unwrap()
     };
-    // More than the worker answers at once, and nobody says that they are gone.
+    // More jobs than slots, from clients that disconnect silently.
     for _ in 0..8 {
         let first = soon("the log begins", ask(0).await.next()).await;
         assert_eq!(first, Some(JobEvent::Data("first\n".into())));
@@ -404,10 +406,10 @@ async fn those_who_follow_a_log_and_go_leave_room_for_others() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn stopping_ends_a_build_and_leaves_an_upload_to_be_resumed() {
-    let (host, jobs) = (Host::new(), Jobs::start(Between::Ours).await);
-    let cloud = Cloud::new(slow_cloud());
+    let (host, jobs) = (TestHost::new(), Jobs::start(JobServerKind::Ours).await);
+    let cloud = TestCloud::new(slow_cloud());
     let config = parse(&host.config(&[("trusty", GOOD), ("slow", "echo begun; sleep 1000")], ""));
-    let worker = Running::start(&jobs, cloud.clone(), config.clone()).await;
+    let worker = TestWorker::start(&jobs, cloud.clone(), config.clone()).await;
     jobs.json("image-build:trusty", r#"{"image-id": "1"}"#)
         .await;
     let client = jobs.client();
@@ -430,7 +432,7 @@ async fn stopping_ends_a_build_and_leaves_an_upload_to_be_resumed() {
         );
     }
 
-    let worker = Running::start(&jobs, cloud.clone(), config).await;
+    let worker = TestWorker::start(&jobs, cloud.clone(), config).await;
     let info = jobs.info("2").await;
     assert_eq!(info.state, LocalState::Failed);
     assert_eq!(info.failure.unwrap().kind, FailureKind::Interrupted);
@@ -474,9 +476,9 @@ async fn downloads_that_nobody_goes_on_with_are_removed_while_it_works() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_build_is_cancelled() {
-    let (host, jobs) = (Host::new(), Jobs::start(Between::Ours).await);
+    let (host, jobs) = (TestHost::new(), Jobs::start(JobServerKind::Ours).await);
     let config = parse(&host.config(&[("slow", "echo begun; sleep 1000")], ""));
-    let worker = Running::start(&jobs, Cloud::new(Simulate::default()), config).await;
+    let worker = TestWorker::start(&jobs, TestCloud::new(Simulate::default()), config).await;
     let build = JobRequest::new("image-build:slow", r#"{"image-id": "1"}"#);
     let build = jobs.client().submit(&build).await.unwrap();
     until("it has begun", || async {

@@ -20,36 +20,37 @@ use serde_json::value::RawValue;
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 
-use crate::worker::bed::{
-    Between, Cloud, GOOD, Host, Jobs, PROVIDER, Running, disk, parse, sha256, soon, until,
+use crate::worker::fixtures::{
+    GOOD, JobServerKind, Jobs, PROVIDER, TestCloud, TestHost, TestWorker, disk, parse, sha256,
+    soon, until,
 };
 
 const MANAGED: &str = r#"{"provider": "fake-cloud", "managed": "s", "upload-id": "0000000001"}"#;
 const FOREIGN: &str = r#"{"provider": "fake-cloud", "image-name": "trusty"}"#;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Moment {
+enum KillMoment {
     Before,
     After,
 }
 
 /// A way to the cloud that ends at a call.
 #[derive(Debug)]
-struct Fuse {
+struct KillTrigger {
     at: usize,
-    moment: Moment,
+    moment: KillMoment,
     calls: AtomicUsize,
     blown: Notify,
 }
 
 #[derive(Debug)]
-struct Mortal {
+struct KillableTransport {
     transport: InProcess,
-    fuse: Arc<Fuse>,
+    fuse: Arc<KillTrigger>,
 }
 
-impl Fuse {
-    fn new(at: usize, moment: Moment) -> Arc<Self> {
+impl KillTrigger {
+    fn new(at: usize, moment: KillMoment) -> Arc<Self> {
         Arc::new(Self {
             at,
             moment,
@@ -65,10 +66,10 @@ impl Fuse {
 }
 
 #[async_trait]
-impl Transport for Mortal {
+impl Transport for KillableTransport {
     async fn call(&self, method: &str, arguments: Vec<u8>) -> Result<Box<RawValue>, CallError> {
         let number = self.fuse.calls.fetch_add(1, Ordering::SeqCst);
-        if number == self.fuse.at && self.fuse.moment == Moment::Before {
+        if number == self.fuse.at && self.fuse.moment == KillMoment::Before {
             self.fuse.blow().await;
         }
         let answer = self.transport.call(method, arguments).await;
@@ -79,38 +80,38 @@ impl Transport for Mortal {
     }
 }
 
-struct MortalCloud {
-    cloud: Arc<Cloud>,
-    fuse: Arc<Fuse>,
+struct KillableCloud {
+    cloud: Arc<TestCloud>,
+    fuse: Arc<KillTrigger>,
 }
 
-impl Connector for MortalCloud {
+impl Connector for KillableCloud {
     fn connect(&self, _: &str, _: &Fake) -> Result<Arc<dyn Transport>, Error> {
-        Ok(Arc::new(Mortal {
+        Ok(Arc::new(KillableTransport {
             transport: InProcess::new(Arc::clone(&self.cloud.world), PROVIDER),
             fuse: Arc::clone(&self.fuse),
         }))
     }
 }
 
-struct Bed {
-    host: Host,
+struct StepTest {
+    host: TestHost,
     jobs: Jobs,
-    cloud: Arc<Cloud>,
+    cloud: Arc<TestCloud>,
     config: Arc<Config>,
 }
 
-impl Bed {
+impl StepTest {
     async fn new() -> Self {
-        let host = Host::new();
+        let host = TestHost::new();
         let config = parse(&host.config(&[("trusty", GOOD)], ""));
-        let cloud = Cloud::new(Simulate {
+        let cloud = TestCloud::new(Simulate {
             upload_time: Span::exactly(Duration::from_millis(50)),
             delete_time: Span::exactly(Duration::from_millis(20)),
             ..Simulate::default()
         });
-        let jobs = Jobs::start(Between::Ours).await;
-        let worker = Running::start(&jobs, cloud.clone(), Arc::clone(&config)).await;
+        let jobs = Jobs::start(JobServerKind::Ours).await;
+        let worker = TestWorker::start(&jobs, cloud.clone(), Arc::clone(&config)).await;
         jobs.json("image-build:trusty", r#"{"image-id": "1"}"#)
             .await;
         worker.stop().await;
@@ -123,9 +124,15 @@ impl Bed {
     }
 
     /// Calls a function of a worker that dies at a call; false if the job ended before that.
-    async fn die(&self, at: usize, moment: Moment, function: &str, payload: &'static str) -> bool {
-        let fuse = Fuse::new(at, moment);
-        let cloud = Arc::new(MortalCloud {
+    async fn die(
+        &self,
+        at: usize,
+        moment: KillMoment,
+        function: &str,
+        payload: &'static str,
+    ) -> bool {
+        let fuse = KillTrigger::new(at, moment);
+        let cloud = Arc::new(KillableCloud {
             cloud: Arc::clone(&self.cloud),
             fuse: Arc::clone(&fuse),
         });
@@ -135,21 +142,21 @@ impl Bed {
         died
     }
 
-    async fn heir(&self) -> Running {
-        Running::start(&self.jobs, self.cloud.clone(), Arc::clone(&self.config)).await
+    async fn successor(&self) -> TestWorker {
+        TestWorker::start(&self.jobs, self.cloud.clone(), Arc::clone(&self.config)).await
     }
 }
 
 /// Has a worker do a job until the fuse blows; false if the job ended before that.
 async fn die_of(
-    fuse: &Fuse,
+    fuse: &KillTrigger,
     jobs: &Jobs,
     clouds: Arc<dyn Connector>,
     config: &Arc<Config>,
     request: &JobRequest,
 ) -> bool {
     let runtime = Runtime::new().unwrap();
-    let worker = Running::start_on(&runtime, jobs, clouds, Arc::clone(config)).await;
+    let worker = TestWorker::start_on(&runtime, jobs, clouds, Arc::clone(config)).await;
     let job = jobs.client().submit(request).await.unwrap();
     let died = soon("the worker comes to its end", async {
         tokio::select! {
@@ -166,14 +173,14 @@ async fn die_of(
 }
 
 /// A packed disk with its digest beside it. The n-th request is not answered, or its answer is the last.
-fn files(plain: &[u8], fuse: &Arc<Fuse>) -> WebServer {
+fn files(plain: &[u8], fuse: &Arc<KillTrigger>) -> WebServer {
     let packed = zstd::encode_all(plain, 1).unwrap();
     let (digest, fuse) = (sha256(plain), Arc::clone(fuse));
     WebServer::start(move |asked| {
         let number = fuse.calls.fetch_add(1, Ordering::SeqCst);
         if number == fuse.at {
             fuse.blown.notify_one();
-            if fuse.moment == Moment::Before {
+            if fuse.moment == KillMoment::Before {
                 return Reply {
                     body: Body::Silence,
                     ..Reply::new(200, "")
@@ -191,13 +198,13 @@ fn files(plain: &[u8], fuse: &Arc<Fuse>) -> WebServer {
 #[tokio::test(flavor = "multi_thread")]
 async fn of_an_import() {
     let plain = disk(300_000);
-    for moment in [Moment::Before, Moment::After] {
+    for moment in [KillMoment::Before, KillMoment::After] {
         for at in 0.. {
-            let fuse = Fuse::new(at, moment);
+            let fuse = KillTrigger::new(at, moment);
             let server = files(&plain, &fuse);
-            let (host, jobs) = (Host::new(), Jobs::start(Between::Ours).await);
+            let (host, jobs) = (TestHost::new(), Jobs::start(JobServerKind::Ours).await);
             let config = parse(&host.import_config(&server.url("/"), ""));
-            let cloud = Cloud::new(Simulate::default());
+            let cloud = TestCloud::new(Simulate::default());
             let url = server.url("/disk.qcow2.zst");
             let job = json!({
                 "image-id": "1", "build": {"uuid": "aaaa"},
@@ -208,7 +215,7 @@ async fn of_an_import() {
             let request = JobRequest::new(import, job.clone());
             let died = die_of(&fuse, &jobs, cloud.clone(), &config, &request).await;
             jobs.withdrawn(import).await;
-            let heir = Running::start(&jobs, cloud, Arc::clone(&config)).await;
+            let successor = TestWorker::start(&jobs, cloud, Arc::clone(&config)).await;
             jobs.json(import, &job).await;
             let expected = [
                 "trusty-1.d",
@@ -225,7 +232,7 @@ async fn of_an_import() {
                     .then_some(())
             })
             .await;
-            heir.stop().await;
+            successor.stop().await;
             if !died {
                 assert!(at > 2, "there is more than one file to ask for");
                 break;
@@ -236,13 +243,13 @@ async fn of_an_import() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn of_a_steward() {
-    for moment in [Moment::Before, Moment::After] {
+    for moment in [KillMoment::Before, KillMoment::After] {
         for at in 0.. {
-            let bed = Bed::new().await;
-            let died = bed.die(at, moment, "image-upload:1", MANAGED).await;
-            let heir = bed.heir().await;
-            let uploaded = bed.jobs.json("image-upload:1", MANAGED).await;
-            let images = bed.cloud.uploads().await;
+            let test = StepTest::new().await;
+            let died = test.die(at, moment, "image-upload:1", MANAGED).await;
+            let successor = test.successor().await;
+            let uploaded = test.jobs.json("image-upload:1", MANAGED).await;
+            let images = test.cloud.uploads().await;
             assert_eq!(images.len(), 1, "{at} {moment:?}");
             assert_eq!(
                 uploaded["external-id"].as_str(),
@@ -250,17 +257,17 @@ async fn of_a_steward() {
             );
 
             // The same for its removal.
-            heir.stop().await;
+            successor.stop().await;
             let gone = r#"{"image": "trusty", "image-id": "1", "managed": "s", "upload-id": "0000000001"}"#;
-            bed.die(at, moment, "upload-delete:fake-cloud", gone).await;
-            let heir = bed.heir().await;
-            bed.jobs
+            test.die(at, moment, "upload-delete:fake-cloud", gone).await;
+            let successor = test.successor().await;
+            test.jobs
                 .call("upload-delete:fake-cloud", gone)
                 .await
                 .unwrap();
-            assert!(bed.cloud.uploads().await.is_empty(), "{at} {moment:?}");
-            assert!(bed.jobs.info("1").await.uploads.is_empty());
-            heir.stop().await;
+            assert!(test.cloud.uploads().await.is_empty(), "{at} {moment:?}");
+            assert!(test.jobs.info("1").await.uploads.is_empty());
+            successor.stop().await;
             if !died {
                 assert!(at > 1, "there is more than one step");
                 break;
@@ -271,35 +278,35 @@ async fn of_a_steward() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn of_nobody() {
-    for moment in [Moment::Before, Moment::After] {
+    for moment in [KillMoment::Before, KillMoment::After] {
         for at in 0.. {
-            let bed = Bed::new().await;
-            let died = bed.die(at, moment, "image-upload:1", FOREIGN).await;
-            let heir = bed.heir().await;
+            let test = StepTest::new().await;
+            let died = test.die(at, moment, "image-upload:1", FOREIGN).await;
+            let successor = test.successor().await;
             if !died {
                 assert_eq!(
-                    bed.cloud.uploads().await.len(),
+                    test.cloud.uploads().await.len(),
                     1,
                     "what was answered stays"
                 );
-                heir.stop().await;
+                successor.stop().await;
                 break;
             }
             until("what nobody looks after is gone", || async {
-                let forgotten = bed.jobs.info("1").await.uploads.is_empty();
-                (forgotten && bed.cloud.uploads().await.is_empty()).then_some(())
+                let forgotten = test.jobs.info("1").await.uploads.is_empty();
+                (forgotten && test.cloud.uploads().await.is_empty()).then_some(())
             })
             .await;
-            let uploaded = bed.jobs.json("image-upload:1", FOREIGN).await;
+            let uploaded = test.jobs.json("image-upload:1", FOREIGN).await;
             let delete =
                 json!({"image": "trusty", "image-id": "1", "external-id": uploaded["external-id"]});
-            bed.jobs
+            test.jobs
                 .call("upload-delete:fake-cloud", &delete.to_string())
                 .await
                 .unwrap();
-            assert!(bed.cloud.uploads().await.is_empty());
-            assert!(bed.host.path("images/trusty-1.qcow2").exists());
-            heir.stop().await;
+            assert!(test.cloud.uploads().await.is_empty());
+            assert!(test.host.path("images/trusty-1.qcow2").exists());
+            successor.stop().await;
         }
     }
 }

@@ -8,7 +8,7 @@ use nodeyard_api::builder::{
     WorkerStatus, WorkerStatusSource,
 };
 use nodeyard_api::{WebappServer, webapp};
-use nodeyard_builder::worker::Handle;
+use nodeyard_builder::worker::ImageWorkerHandle;
 use nodeyard_config::Config;
 use nodeyard_gearman::server::ServerHandle;
 use tokio_util::sync::CancellationToken;
@@ -16,7 +16,7 @@ use tracing::{info, warn};
 
 /// Reports the status of the worker.
 #[derive(Debug)]
-struct WorkerMonitor(Handle);
+struct WorkerMonitor(ImageWorkerHandle);
 
 impl WorkerStatusSource for WorkerMonitor {
     fn status(&self) -> Option<WorkerStatus> {
@@ -61,7 +61,7 @@ impl JobServerStatusSource for JobServerMonitor {
 pub(super) async fn bind(
     config: &Config,
     metrics: BuilderMetrics,
-    worker: Handle,
+    worker: ImageWorkerHandle,
     job_server: Option<ServerHandle>,
 ) -> anyhow::Result<Option<WebappServer>> {
     let wanted = config.builder_webapp.as_ref();

@@ -25,7 +25,7 @@ impl BuilderMetricsRecorder {
     }
 }
 
-impl worker::Events for BuilderMetricsRecorder {
+impl worker::WorkerEvents for BuilderMetricsRecorder {
     fn built(&self, image: &ImageName, took: Duration, succeeded: bool) {
         self.metrics.record_worker_build(image, took, succeeded);
     }
@@ -42,7 +42,7 @@ impl worker::Events for BuilderMetricsRecorder {
     }
 }
 
-impl steward::Events for BuilderMetricsRecorder {
+impl steward::StewardEvents for BuilderMetricsRecorder {
     fn built(&self, build: &BuildEnded<'_>) {
         let sizes = build.formats.unwrap_or_default().iter();
         let sizes = sizes.map(|(format, info)| (*format, info.allocated));

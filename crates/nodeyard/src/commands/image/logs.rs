@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use bytes::Bytes;
 use clap::Args;
-use nodeyard_builder::jobs::{Failure, Function, ImageInfo, InfoJob, from_payload, to_payload};
-use nodeyard_builder::steward::Functions;
+use nodeyard_builder::jobs::{Function, ImageInfo, InfoJob, JobFailure, from_payload, to_payload};
+use nodeyard_builder::steward::RegisteredFunctions;
 use nodeyard_config::Config;
 use nodeyard_gearman::GearmanEndpoint;
 use nodeyard_gearman::client::{JobClient, JobClientOptions, JobEvent, JobRequest};
@@ -77,8 +77,8 @@ async fn from_worker(config: &Config, key: &BuildKey, follow: bool) -> anyhow::R
     let function = Function::Info(ImageId::from(key.build));
     let mut from = None;
     loop {
-        let functions = Functions::ask(&endpoints, LIST_TIMEOUT).await;
-        let server = functions.server_of(&function);
+        let functions = RegisteredFunctions::fetch(&endpoints, LIST_TIMEOUT).await;
+        let server = functions.find_server(&function);
         let Some(endpoint) = server.and_then(|server| endpoints.get(server)) else {
             if from.is_some() {
                 bail!("lost the worker of the build before the end of the log");
@@ -118,7 +118,7 @@ async fn print_part(
         match event.unwrap_or(JobEvent::ConnectionLost) {
             JobEvent::Data(data) => {
                 out.write_all(&std::mem::take(&mut held))?;
-                match Failure::from_data(&data) {
+                match JobFailure::from_data(&data) {
                     Some(_) => held = data,
                     None => out.write_all(&data)?,
                 }
@@ -129,7 +129,7 @@ async fn print_part(
                 let info: ImageInfo = from_payload(function, &data)?;
                 return Ok(info.log_next);
             }
-            JobEvent::Fail => match Failure::from_data(&held) {
+            JobEvent::Fail => match JobFailure::from_data(&held) {
                 Some(failure) => bail!("failed to read the whole log: {failure}"),
                 None => bail!("lost the worker before the end of the log"),
             },

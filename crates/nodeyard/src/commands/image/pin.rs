@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io::{self, Write as _};
 
 use anyhow::{bail, ensure};
-use nodeyard_builder::steward::{self, Functions};
+use nodeyard_builder::steward::{self, RegisteredFunctions};
 use nodeyard_launcher::canary;
 use nodeyard_model::{BuildKey, BuildState, ImageName, ProviderName, UploadState, now};
 use nodeyard_plan::canary::{CanaryState, Launches};
@@ -112,7 +112,9 @@ async fn print_used_builds(
         )?;
         return Ok(());
     };
-    let picture = steward::draw(registry, &config, &Functions::default(), image).await?;
+    let picture =
+        steward::load_image_state(registry, &config, &RegisteredFunctions::default(), image)
+            .await?;
     let takers = picture.providers.iter();
     let takers = takers.filter_map(|(provider, takes)| takes.as_ref().map(|_| provider));
     let builds = picture.builds.values();

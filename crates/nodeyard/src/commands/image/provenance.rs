@@ -6,7 +6,7 @@ use std::io::{self, Write as _};
 
 use anyhow::bail;
 use nodeyard_builder::jobs::Provenance;
-use nodeyard_builder::steward::notes::Notes;
+use nodeyard_builder::steward::notes::ImageNotes;
 use nodeyard_model::layout::RecordPath;
 use nodeyard_model::{BuildId, ImageName, NodeId, NodeState};
 use nodeyard_store::registry::Registry;
@@ -54,7 +54,7 @@ pub(super) async fn show(
         b.total_cmp(&a)
     });
     let mut nodes = nodes(registry, &image).await?;
-    let mut notes = Notes::read(&**registry.tree(), &image).await?;
+    let mut notes = ImageNotes::read(&**registry.tree(), &image).await?;
     let mut take_provenance = |build: &BuildId| {
         notes
             .builds

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::bail;
-use nodeyard_builder::steward::{self, Functions, notes::Notes, progress};
+use nodeyard_builder::steward::{self, RegisteredFunctions, notes::ImageNotes, progress};
 use nodeyard_config::{Config, Provider};
 use nodeyard_model::{BuildId, BuildKey, BuildState, ImageName, UploadState, now};
 use nodeyard_plan::images::{
@@ -147,7 +147,7 @@ fn describe_paused(paused: &BTreeSet<String>) -> String {
 /// Returns why a build failed, if it is recorded: for the image, or for the Zuul build that it came from.
 async fn why_failed(registry: &Registry, key: &BuildKey) -> anyhow::Result<Option<String>> {
     let tree = &**registry.tree();
-    let mut notes = Notes::read(tree, &key.image).await?;
+    let mut notes = ImageNotes::read(tree, &key.image).await?;
     let setback = notes.setbacks.remove(&Subject::Build);
     if let Some(setback) = setback.filter(|setback| setback.build == key.build) {
         return Ok(Some(setback.reason));
@@ -168,8 +168,8 @@ async fn describe_wait(
     config: &Config,
     image: &ImageName,
 ) -> anyhow::Result<String> {
-    let functions = Functions::ask(&job_server::find(config)?, LIST_TIMEOUT).await;
-    let picture = steward::draw(registry, config, &functions, image).await?;
+    let functions = RegisteredFunctions::fetch(&job_server::find(config)?, LIST_TIMEOUT).await;
+    let picture = steward::load_image_state(registry, config, &functions, image).await?;
     let plan = decide(&picture, &Pace::default(), now());
     Ok(match &plan.explanation.build {
         BuildVerdict::Imported(report) => describe_zuul_wait(report),
@@ -212,7 +212,7 @@ async fn uploading(
     key: &BuildKey,
     missing: &BTreeSet<String>,
 ) -> anyhow::Result<String> {
-    let notes = Notes::read(&**registry.tree(), &key.image).await?;
+    let notes = ImageNotes::read(&**registry.tree(), &key.image).await?;
     let failed = |name: &str| {
         notes.setbacks.iter().find_map(|(subject, setback)| {
             let ours = matches!(subject, Subject::Upload { provider } if provider.as_str() == name);

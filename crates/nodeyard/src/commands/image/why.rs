@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use nodeyard_builder::steward::progress::{self, Progress};
-use nodeyard_builder::steward::{self, Functions};
+use nodeyard_builder::steward::{self, RegisteredFunctions};
 use nodeyard_model::{ImageName, now};
 use nodeyard_plan::images::{Explanation, Pace, decide};
 use nodeyard_store::registry::Registry;
@@ -43,10 +43,10 @@ pub(in crate::commands) async fn explain(
         }
         None => known.into_iter().collect(),
     };
-    let functions = Functions::ask(&job_server::find(&config)?, LIST_TIMEOUT).await;
+    let functions = RegisteredFunctions::fetch(&job_server::find(&config)?, LIST_TIMEOUT).await;
     let mut explanations = Vec::with_capacity(images.len());
     for image in &images {
-        let picture = steward::draw(registry, &config, &functions, image).await?;
+        let picture = steward::load_image_state(registry, &config, &functions, image).await?;
         explanations.push(ExplainedImage {
             explanation: decide(&picture, &Pace::default(), now()).explanation,
             jobs: progress::list(&**registry.tree(), image).await?,

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nodeyard_builder::steward::notes::Notes;
+use nodeyard_builder::steward::notes::ImageNotes;
 use nodeyard_config::Config;
 use nodeyard_model::{
     BuildKey, BuildState, ImageBuild, ImageName, ImageUpload, ProviderName, UploadKey, UploadState,
@@ -18,7 +18,7 @@ struct ImageRecords {
     builds: Vec<(BuildKey, Stored<ImageBuild>)>,
     /// The state of the newest upload to each provider.
     uploads: BTreeMap<ProviderName, UploadState>,
-    notes: Notes,
+    notes: ImageNotes,
     requested: bool,
     paused: bool,
 }
@@ -41,7 +41,7 @@ impl ImageRecords {
         Ok(Self {
             builds,
             uploads,
-            notes: Notes::read(&**registry.tree(), name).await?,
+            notes: ImageNotes::read(&**registry.tree(), name).await?,
             requested: images.build_request(name).await?.is_some(),
             paused: images.is_paused(name).await?,
         })

@@ -1,7 +1,7 @@
 //! Builds of a worker that is not root, whose programs use sudo.
 //!
-//! It takes root to make what is root's, and somebody else to be unable to end it. So root runs the test again as
-//! nobody, with a `sudo` that needs no configuration: a script around a `setpriv` that is root's.
+//! The tests need root to create processes of root, and another user that cannot kill them. Root therefore runs each test again as
+//! user nobody, with a `sudo` that needs no configuration: a script around a setuid `setpriv`.
 
 use std::process::Command;
 
@@ -11,10 +11,10 @@ use super::*;
 
 const NOBODY: &str = "65534";
 
-/// Set where the test runs again.
+/// Set in the process that runs as user nobody.
 const AGAIN: &str = "NODEYARD_TEST_AS_NOBODY";
 
-/// True if this is nobody. Otherwise nobody has run the test of this name, which has succeeded.
+/// Returns whether this process runs as user nobody. Otherwise runs the test of this name in such a process.
 fn is_nobody(test: &str, may_kill: bool) -> bool {
     if std::env::var_os(AGAIN).is_some() {
         return true;
@@ -25,7 +25,7 @@ fn is_nobody(test: &str, may_kill: bool) -> bool {
     }
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
-    // By another process, since one may not be able to run at once what it has written; and for nobody else.
+    // Copied by another process, because a file that was just written by this one may be busy.
     let install = |words: &[&str], paths: &[&Path]| {
         let mut install = Command::new("install");
         let installed = install
@@ -66,26 +66,26 @@ fn is_nobody(test: &str, may_kill: bool) -> bool {
         )
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&again.stdout);
+    let output = String::from_utf8_lossy(&again.stdout);
     let errors = String::from_utf8_lossy(&again.stderr);
-    assert!(again.status.success(), "{said}{errors}");
-    assert!(said.contains("1 passed"), "{said}{errors}");
+    assert!(again.status.success(), "{output}{errors}");
+    assert!(output.contains("1 passed"), "{output}{errors}");
     false
 }
 
-impl Bed {
-    /// With no patience.
+impl ProgramTest {
+    /// Uses minimal grace periods.
     fn hasty() -> Arc<Self> {
-        let mut bed = Self::new();
-        bed.grace = (Duration::from_millis(50), Duration::from_millis(50));
-        Arc::new(bed)
+        let mut test = Self::new();
+        test.grace = (Duration::from_millis(50), Duration::from_millis(50));
+        Arc::new(test)
     }
 
     /// Starts a program which has root write its number to a file, and stay; and stops it then.
     async fn stopped(self: &Arc<Self>, line: &str) -> (Pid, SourceError) {
         let build = tokio::spawn({
-            let (bed, line) = (Arc::clone(self), line.to_owned());
-            async move { bed.run(&line).await }
+            let (test, line) = (Arc::clone(self), line.to_owned());
+            async move { test.run(&line).await }
         });
         let pid = self.pid("pid").await;
         self.stop.cancel();
@@ -107,23 +107,23 @@ async fn what_root_does_for_a_build_ends_with_it() {
     }
     // As a part of the program, as all of it, and left behind by it.
     for by in ["sh -c \"sudo -n STAY; :\"", "sudo -n STAY"] {
-        let bed = Bed::hasty();
-        let line = by.replace("STAY", &bed.stay());
-        let (pid, error) = bed.stopped(&line).await;
+        let test = ProgramTest::hasty();
+        let line = by.replace("STAY", &test.stay());
+        let (pid, error) = test.stopped(&line).await;
         assert!(matches!(error, SourceError::Stopped), "{error:?}");
         is_gone(pid).await;
-        assert!(!bed.log().contains("nodeyard:"), "{}", bed.log());
+        assert!(!test.log().contains("nodeyard:"), "{}", test.log());
     }
-    let bed = Bed::hasty();
-    let pid = bed.path("pid");
+    let test = ProgramTest::hasty();
+    let pid = test.path("pid");
     let left = format!(
         "sudo -n {} & while [ ! -s {} ]; do sleep 0.01; done",
-        bed.stay(),
+        test.stay(),
         pid.display()
     );
-    bed.sh(&left).await.unwrap();
-    is_gone(bed.pid("pid").await).await;
-    assert_eq!(bed.log(), "Exit code: 0\n");
+    test.sh(&left).await.unwrap();
+    is_gone(test.pid("pid").await).await;
+    assert_eq!(test.log(), "Exit code: 0\n");
 }
 
 #[tokio::test]
@@ -134,8 +134,8 @@ async fn what_root_does_for_a_build_and_may_not_be_ended_is_named() {
     ) {
         return;
     }
-    let bed = Bed::hasty();
-    let (pid, error) = bed.stopped(&format!("sudo -n {}", bed.stay())).await;
+    let test = ProgramTest::hasty();
+    let (pid, error) = test.stopped(&format!("sudo -n {}", test.stay())).await;
     // The test may do what the worker may not.
     let number = pid.as_raw_nonzero().to_string();
     let ended = Command::new("sudo")
@@ -145,6 +145,6 @@ async fn what_root_does_for_a_build_and_may_not_be_ended_is_named() {
     let named = format!("{number} (sleep)");
     assert!(matches!(error, SourceError::StillRuns { .. }), "{error:?}");
     assert!(error.to_string().contains(&named), "{error}");
-    assert!(bed.log().contains(&named), "{}", bed.log());
+    assert!(test.log().contains(&named), "{}", test.log());
     is_gone(pid).await;
 }

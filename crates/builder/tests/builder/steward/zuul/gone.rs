@@ -1,26 +1,28 @@
-//! What is known of a build that retention has removed.
+//! The provenance of builds that were deleted by retention.
 
-use nodeyard_builder::steward::notes::Notes;
+use nodeyard_builder::steward::notes::ImageNotes;
 use nodeyard_model::{BuildId, Node, NodeState, UploadKey, layout};
 use nodeyard_store::{TreePath, ext};
 
-use super::{Bed, TENANT, ready};
-use crate::steward::bed::{Records, eventually, image};
+use super::{TENANT, ZuulTest, ready};
+use crate::steward::fixtures::{Records, eventually, image};
 
 /// The notes on builds that are gone.
 async fn gone(records: &Records) -> Vec<BuildId> {
-    let notes = Notes::read(&**records.0.tree(), &image()).await.unwrap();
+    let notes = ImageNotes::read(&**records.0.tree(), &image())
+        .await
+        .unwrap();
     let gone = notes.builds.iter().filter(|(_, known)| known.gone);
     gone.map(|(build, _)| *build).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn where_a_build_came_from_is_known_until_its_last_node_has_gone() {
-    let bed = Bed::new(TENANT).await;
-    bed.zuul.publish("aaaa", |_| {});
-    let (worker, steward) = (bed.worker().await, bed.steward().await);
-    let records = Records::of(&bed.store).await;
-    records.settled(1, &bed.clouds).await;
+    let test = ZuulTest::new(TENANT).await;
+    test.zuul.publish("aaaa", |_| {});
+    let (worker, steward) = (test.worker().await, test.steward().await);
+    let records = Records::of(&test.store).await;
+    records.settled(1, &test.clouds).await;
     let (first, _) = ready(&records, "aaaa").await.unwrap();
     let (build, to, upload, _) = records.uploads().await.remove(0);
     assert_eq!(build, first);
@@ -38,7 +40,7 @@ async fn where_a_build_came_from_is_known_until_its_last_node_has_gone() {
     let (node, _) = records.0.nodes().create(&node).await.unwrap();
 
     for uuid in ["bbbb", "cccc"] {
-        bed.zuul.publish(uuid, |_| {});
+        test.zuul.publish(uuid, |_| {});
         records.request().await;
         eventually("the next build is imported", || ready(&records, uuid)).await;
     }
@@ -46,7 +48,9 @@ async fn where_a_build_came_from_is_known_until_its_last_node_has_gone() {
         (gone(&records).await == [first]).then_some(())
     })
     .await;
-    let notes = Notes::read(&**records.0.tree(), &image()).await.unwrap();
+    let notes = ImageNotes::read(&**records.0.tree(), &image())
+        .await
+        .unwrap();
     let known = notes.builds[&first].provenance.as_ref().unwrap();
     assert_eq!(&*known.build.uuid, "aaaa");
 
@@ -54,7 +58,7 @@ async fn where_a_build_came_from_is_known_until_its_last_node_has_gone() {
     ext::delete_recursive(&**records.0.tree(), &path)
         .await
         .unwrap();
-    bed.zuul.publish("dddd", |_| {});
+    test.zuul.publish("dddd", |_| {});
     records.request().await;
     eventually("with the next that goes, it is forgotten", || async {
         let second_is_gone = ready(&records, "bbbb").await.is_none();

@@ -3,39 +3,40 @@
 //! A steward dies before or after its n-th write to the store, for every n there is, and another one takes over or is
 //! there already. Whatever n is, both builds of Zuul are imported, and nothing is left over.
 
-use nodeyard_builder::steward::NoEvents;
+use nodeyard_builder::steward::NoopStewardEvents;
 use nodeyard_store::testing::{Fuse, Moment, Mortal};
 
 use super::*;
-use crate::steward::bed::impatient;
+use crate::steward::fixtures::impatient;
 use crate::steward::kill::at_every_write;
 
-/// False if the steward had nothing left to do before it came to its end.
+/// Returns `false` if the steward completed its work before it was killed.
 async fn die(at: usize, moment: Moment, is_beside: bool) -> bool {
-    let bed = Bed::new(TENANT).await;
+    let test = ZuulTest::new(TENANT).await;
     // Polls would be writes without an end.
-    let text = bed.text.replace("poll-interval: 5", "poll-interval: 3600");
-    let bed = Arc::new(Bed { text, ..bed });
-    bed.zuul.publish("aaaa", |_| {});
-    let worker = bed.worker().await;
-    let steward = || Running::start_impatient(&bed.store, &bed.server, &bed.text);
+    let text = test.text.replace("poll-interval: 5", "poll-interval: 3600");
+    let test = Arc::new(ZuulTest { text, ..test });
+    test.zuul.publish("aaaa", |_| {});
+    let worker = test.worker().await;
+    let steward = || RunningSteward::start_impatient(&test.store, &test.server, &test.text);
     let beside = match is_beside {
         true => Some(steward().await),
         false => None,
     };
     let fuse = Fuse::new(at, moment);
-    let tree = Mortal::by_writes(bed.store.session().await, &fuse);
-    let events = Arc::new(NoEvents);
-    let victim = Running::start_with(tree as _, &bed.server, &bed.text, events, impatient());
+    let tree = Mortal::by_writes(test.store.session().await, &fuse);
+    let events = Arc::new(NoopStewardEvents);
+    let victim =
+        RunningSteward::start_with(tree as _, &test.server, &test.text, events, impatient());
     let mut life = tokio::spawn({
-        let bed = Arc::clone(&bed);
+        let test = Arc::clone(&test);
         async move {
-            let records = Records::of(&bed.store).await;
-            records.settled(1, &bed.clouds).await;
-            bed.zuul.publish("bbbb", |_| {});
+            let records = Records::of(&test.store).await;
+            records.settled(1, &test.clouds).await;
+            test.zuul.publish("bbbb", |_| {});
             records.request().await;
             eventually("the next build is imported", || ready(&records, "bbbb")).await;
-            records.settled(2, &bed.clouds).await;
+            records.settled(2, &test.clouds).await;
         }
     });
     let died = tokio::select! {
@@ -47,21 +48,21 @@ async fn die(at: usize, moment: Moment, is_beside: bool) -> bool {
         }
     };
     victim.kill().await;
-    let heir = match beside {
+    let second = match beside {
         Some(beside) => beside,
         None => steward().await,
     };
     life.await.unwrap();
-    let records = Records::of(&bed.store).await;
-    records.settled(2, &bed.clouds).await;
+    let records = Records::of(&test.store).await;
+    records.settled(2, &test.clouds).await;
     eventually("only what is recorded is on disk", || async {
-        (bed.host.files() == 2).then_some(())
+        (test.host.files() == 2).then_some(())
     })
     .await;
     let bad = market(&records).await.bad;
     let held_against = bad.values().filter(|bad| bad.tries == 0).count();
     assert_eq!(held_against, 0, "{at}, {moment:?}, {is_beside}: {bad:?}");
-    heir.stop().await;
+    second.stop().await;
     worker.stop().await;
     died
 }

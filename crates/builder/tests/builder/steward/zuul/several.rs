@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::*;
 
-/// An API without builds that takes its time: whoever asks waits for another one to ask at the same time.
+/// An API without builds that delays a response until a concurrent request arrives.
 struct Patient {
     server: WebServer,
     most: Arc<AtomicUsize>,
@@ -40,21 +40,21 @@ impl Patient {
 #[tokio::test(flavor = "multi_thread")]
 async fn stewards_do_not_ask_at_the_same_time_nor_one_after_the_other() {
     let zuul = Patient::start();
-    let bed = Bed::new(TENANT).await;
-    let text = bed.text.replace("poll-interval: 5", "poll-interval: 3600");
-    let text = text.replace(&bed.zuul.server.url("/"), &zuul.server.url("/"));
-    let bed = Bed { text, ..bed };
-    let worker = bed.worker().await;
+    let test = ZuulTest::new(TENANT).await;
+    let text = test.text.replace("poll-interval: 5", "poll-interval: 3600");
+    let text = text.replace(&test.zuul.server.url("/"), &zuul.server.url("/"));
+    let test = ZuulTest { text, ..test };
+    let worker = test.worker().await;
     let stewards = [
-        bed.steward().await,
-        bed.steward().await,
-        bed.steward().await,
+        test.steward().await,
+        test.steward().await,
+        test.steward().await,
     ];
-    let records = Records::of(&bed.store).await;
+    let records = Records::of(&test.store).await;
     let images = records.0.images();
     for round in 1..=3 {
         eventually("the question is answered", || async {
-            let why = bed.why(&records).await;
+            let why = test.why(&records).await;
             let answered = zuul.server.asked().len() >= round;
             (answered && why.contains("no successful build")).then_some(())
         })
@@ -75,33 +75,33 @@ async fn stewards_do_not_ask_at_the_same_time_nor_one_after_the_other() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_of_several_workers_fetches_and_the_others_do_not() {
-    let bed = Bed::new(TENANT).await;
-    let other = Host::new();
-    let (here, there) = (bed.host.0.path(), other.0.path());
+    let test = ZuulTest::new(TENANT).await;
+    let other = WorkerHost::new();
+    let (here, there) = (test.host.0.path(), other.0.path());
     let here = here.display().to_string();
-    let text = bed.text.replace(&here, &there.display().to_string());
-    bed.zuul.publish("aaaa", |_| {});
+    let text = test.text.replace(&here, &there.display().to_string());
+    test.zuul.publish("aaaa", |_| {});
     let workers = [
-        bed.worker().await,
-        RunningWorker::start_at("builder02.example.com", &bed.server, &bed.clouds, &text).await,
+        test.worker().await,
+        RunningWorker::start_at("builder02.example.com", &test.server, &test.clouds, &text).await,
     ];
-    let stewards = [bed.steward().await, bed.steward().await];
-    let records = Records::of(&bed.store).await;
+    let stewards = [test.steward().await, test.steward().await];
+    let records = Records::of(&test.store).await;
     for (uuid, builds) in [("aaaa", 1), ("bbbb", 2), ("cccc", 2), ("dddd", 2)] {
         if uuid != "aaaa" {
-            bed.zuul.publish(uuid, |_| {});
+            test.zuul.publish(uuid, |_| {});
             records.request().await;
         }
         let (id, build) = eventually("it is imported", || ready(&records, uuid)).await;
-        records.settled(builds, &bed.clouds).await;
+        records.settled(builds, &test.clouds).await;
         let path = format!("/artifacts/{uuid}.qcow2.zst");
-        let asked = bed.zuul.server.asked();
+        let asked = test.zuul.server.asked();
         let fetched = asked.iter().filter(|asked| asked.method == "GET");
         let fetched = fetched.filter(|asked| asked.target == path);
         assert_eq!(fetched.count(), 1, "{uuid} is fetched once");
         let name = format!("images/ubuntu-{id}.qcow2");
-        let holds = |host: &Host| host.0.path().join(&name).exists();
-        let holder = match (holds(&bed.host), holds(&other)) {
+        let holds = |host: &WorkerHost| host.0.path().join(&name).exists();
+        let holder = match (holds(&test.host), holds(&other)) {
             (true, false) => "builder01.example.com",
             (false, true) => "builder02.example.com",
             both => panic!("{uuid}: {both:?}"),
@@ -109,7 +109,7 @@ async fn one_of_several_workers_fetches_and_the_others_do_not() {
         assert_eq!(build.builder.as_deref(), Some(holder));
     }
     eventually("nothing else is left", || async {
-        (bed.host.files() + other.files() == 2).then_some(())
+        (test.host.files() + other.files() == 2).then_some(())
     })
     .await;
     for steward in stewards {

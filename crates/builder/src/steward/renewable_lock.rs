@@ -1,21 +1,21 @@
-//! A lock that is held for as long as a job takes, which may be longer than a session lasts.
+//! A lock that is held during a job, possibly longer than a session.
 
 use nodeyard_store::lock::{Lock, LockGuard};
 use nodeyard_store::{Result, ext};
 
-/// A lock that is taken again when its session was lost. Meanwhile others may have had it: whatever is written
-/// under a claim depends on what is read first.
+/// A lock that is reacquired after its session was lost. Others may have held it in between, so records must be read again before
+/// they are written.
 #[derive(Debug)]
-pub(super) struct Claim {
+pub(super) struct RenewableLock {
     lock: Lock,
     guard: LockGuard,
 }
 
-impl Claim {
-    /// None if somebody else has it.
-    pub(super) async fn attempt(lock: Lock) -> Result<Option<Self>> {
+impl RenewableLock {
+    /// Tries to acquire the lock. Returns `None` if it is held.
+    pub(super) async fn try_acquire(lock: Lock) -> Result<Option<Self>> {
         let guard = lock.try_acquire().await?;
-        // What was locked may be gone when the lock is taken again, and is not to be brought back.
+        // Reacquiring the lock must not recreate a deleted record.
         let lock = lock.of_existing();
         Ok(guard.map(|guard| Self { lock, guard }))
     }
@@ -24,7 +24,7 @@ impl Claim {
         &self.guard
     }
 
-    /// After the connection or the session was lost: waits until it is back, and takes the lock again if need be.
+    /// Waits for the connection after it was lost, and reacquires the lock if the session expired.
     pub(super) async fn renew(&mut self) -> Result<()> {
         ext::reconnected(&**self.guard.tree()).await?;
         if !self.guard.is_valid() {

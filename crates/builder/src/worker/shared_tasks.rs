@@ -1,7 +1,7 @@
-//! Work that outlives the jobs that ask for it.
+//! Tasks that outlive the jobs that request them.
 //!
-//! gearmand gives a job to another worker, or again to the same one, when it loses sight of the first; stewards ask
-//! again when an answer was lost. So work has a key, runs once, and all who ask for it get what came of it.
+//! gearmand reassigns a job when it loses the connection to its worker, and stewards repeat a request when its result was lost.
+//! A task therefore has a key and runs once, and all jobs that request it receive its result.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -11,22 +11,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
-use super::problem::Problem;
+use super::task_error::TaskError;
 
-/// The works that run, by their keys. `V` is what can be watched meanwhile, `T` what comes of it.
+/// The running tasks by key. `V` is the view of a running task, `T` its result.
 #[derive(Debug)]
-pub(super) struct Works<K, V, T> {
-    running: Arc<Mutex<HashMap<K, Work<V, T>>>>,
+pub(super) struct SharedTasks<K, V, T> {
+    running: Arc<Mutex<HashMap<K, SharedTask<V, T>>>>,
 }
 
-/// Work that runs or has ended.
+/// A running or completed task.
 #[derive(Debug)]
-pub(super) struct Work<V, T> {
+pub(super) struct SharedTask<V, T> {
     pub(super) view: V,
-    outcome: watch::Receiver<Option<Result<T, Problem>>>,
+    outcome: watch::Receiver<Option<Result<T, TaskError>>>,
 }
 
-impl<V: Clone, T> Clone for Work<V, T> {
+impl<V: Clone, T> Clone for SharedTask<V, T> {
     fn clone(&self) -> Self {
         Self {
             view: self.view.clone(),
@@ -35,7 +35,7 @@ impl<V: Clone, T> Clone for Work<V, T> {
     }
 }
 
-impl<K, V, T> Default for Works<K, V, T> {
+impl<K, V, T> Default for SharedTasks<K, V, T> {
     fn default() -> Self {
         Self {
             running: Arc::default(),
@@ -43,13 +43,13 @@ impl<K, V, T> Default for Works<K, V, T> {
     }
 }
 
-impl<K, V, T> Works<K, V, T>
+impl<K, V, T> SharedTasks<K, V, T>
 where
     K: Clone + Eq + Hash + Send + 'static,
     V: Clone + Send + Sync + 'static,
     T: Clone + Send + Sync + 'static,
 {
-    pub(super) fn get(&self, key: &K) -> Option<Work<V, T>> {
+    pub(super) fn get(&self, key: &K) -> Option<SharedTask<V, T>> {
         self.lock().get(key).cloned()
     }
 
@@ -57,32 +57,32 @@ where
         self.lock().keys().cloned().collect()
     }
 
-    /// The work with this key; if there is none, `start` is called for what can be watched and what is to be done.
+    /// Returns the running task with this key, or starts one with the view and future that `start` returns.
     ///
-    /// Before a work leaves the map, what came of it is where later callers look.
-    pub(super) fn join<F, W, E>(
+    /// A task must record its result before it ends, because it is then removed from the map.
+    pub(super) fn get_or_start<F, W, E>(
         &self,
         key: K,
         tasks: &TaskTracker,
         start: F,
-    ) -> Result<Work<V, T>, E>
+    ) -> Result<SharedTask<V, T>, E>
     where
         F: FnOnce() -> Result<(V, W), E>,
-        W: Future<Output = Result<T, Problem>> + Send + 'static,
+        W: Future<Output = Result<T, TaskError>> + Send + 'static,
     {
         let mut running = self.lock();
         if let Some(work) = running.get(&key) {
             return Ok(work.clone());
         }
-        let (view, doing) = start()?;
+        let (view, future) = start()?;
         let (publish, outcome) = watch::channel(None);
-        let work = Work { view, outcome };
+        let work = SharedTask { view, outcome };
         running.insert(key.clone(), work.clone());
         let (map, inner) = (Arc::clone(&self.running), tasks.clone());
         tasks.spawn(async move {
-            // Of its own, so that a panic is an answer too.
+            // A task of its own, so that a panic is returned as an error.
             let result = inner
-                .spawn(doing)
+                .spawn(future)
                 .await
                 .unwrap_or_else(|panic| Err(panic.into()));
             map.lock()
@@ -93,14 +93,14 @@ where
         Ok(work)
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<K, Work<V, T>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<K, SharedTask<V, T>>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<V, T: Clone> Work<V, T> {
-    /// Waits for what comes of it.
-    pub(super) async fn outcome(&self) -> Result<T, Problem> {
+impl<V, T: Clone> SharedTask<V, T> {
+    /// Waits for the result.
+    pub(super) async fn outcome(&self) -> Result<T, TaskError> {
         let mut outcome = self.outcome.clone();
         match outcome.wait_for(Option::is_some).await {
             Ok(outcome) => outcome.clone().unwrap_or_else(|| Err(dropped())),
@@ -109,8 +109,8 @@ impl<V, T: Clone> Work<V, T> {
     }
 }
 
-fn dropped() -> Problem {
-    Problem::unable("this worker has stopped")
+fn dropped() -> TaskError {
+    TaskError::unable("the worker stopped")
 }
 
 #[cfg(test)]
@@ -121,25 +121,25 @@ mod tests {
 
     use super::*;
 
-    type Test = Works<&'static str, (), usize>;
+    type Test = SharedTasks<&'static str, (), usize>;
 
     #[tokio::test]
-    async fn those_who_ask_for_the_same_share_it() {
-        let (works, tasks) = (Test::default(), TaskTracker::new());
+    async fn identical_requests_share_a_task() {
+        let (shared, tasks) = (Test::default(), TaskTracker::new());
         let started = Arc::new(AtomicUsize::new(0));
         let (go, gate) = oneshot::channel::<()>();
         let mut gate = Some(gate);
         let mut ask = || {
             let (gate, started) = (gate.take(), Arc::clone(&started));
-            works.join("a", &tasks, || {
+            shared.get_or_start("a", &tasks, || {
                 started.fetch_add(1, Ordering::SeqCst);
-                let doing = async move {
+                let future = async move {
                     if let Some(gate) = gate {
                         let _ = gate.await;
                     }
                     Ok(7)
                 };
-                Ok::<_, Problem>(((), doing))
+                Ok::<_, TaskError>(((), future))
             })
         };
         let (first, second) = (ask().unwrap(), ask().unwrap());
@@ -147,20 +147,20 @@ mod tests {
         assert_eq!(first.outcome().await, Ok(7));
         assert_eq!(second.outcome().await, Ok(7));
         assert_eq!(started.load(Ordering::SeqCst), 1);
-        assert!(works.get(&"a").is_none());
+        assert!(shared.get(&"a").is_none());
         assert_eq!(ask().unwrap().outcome().await, Ok(7));
         assert_eq!(started.load(Ordering::SeqCst), 2);
     }
 
     #[tokio::test]
-    async fn a_panic_is_an_answer_without_its_text() {
-        let (works, tasks) = (Test::default(), TaskTracker::new());
-        let doing = async { panic!("secret") };
-        let work = works.join("a", &tasks, || Ok::<_, Problem>(((), doing)));
-        let Err(Problem::Surprise(text)) = work.unwrap().outcome().await else {
+    async fn a_panic_is_an_error_without_its_message() {
+        let (shared, tasks) = (Test::default(), TaskTracker::new());
+        let future = async { panic!("secret") };
+        let work = shared.get_or_start("a", &tasks, || Ok::<_, TaskError>(((), future)));
+        let Err(TaskError::Internal(text)) = work.unwrap().outcome().await else {
             panic!("a panic has no result");
         };
         assert!(!text.contains("secret"), "{text}");
-        assert!(works.keys().is_empty());
+        assert!(shared.keys().is_empty());
     }
 }

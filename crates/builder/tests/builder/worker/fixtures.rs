@@ -8,9 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use nodeyard_builder::jobs::{Failure, ImageInfo};
+use nodeyard_builder::jobs::{ImageInfo, JobFailure};
 use nodeyard_builder::source::LogLimits;
-use nodeyard_builder::worker::{self, Handle, NoEvents, Options, Parts, Worker};
+use nodeyard_builder::worker::{
+    self, ImageWorkerHandle, NoopWorkerEvents, Options, Worker, WorkerDependencies,
+};
 use nodeyard_config::{self as config, Config, Environment, Fake, Mode};
 use nodeyard_driver::{CloudImage, Driver as _, Error, Owner, SystemId};
 use nodeyard_driver_common::DriverKinds;
@@ -72,7 +74,7 @@ pub(crate) fn logs() {
 
 /// Which job server sits between.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Between {
+pub(crate) enum JobServerKind {
     Ours,
     Gearmand,
     Geard,
@@ -92,11 +94,11 @@ enum RunningServer {
 }
 
 impl Jobs {
-    pub(crate) async fn start(between: Between) -> Self {
+    pub(crate) async fn start(between: JobServerKind) -> Self {
         let kind = match between {
-            Between::Ours => return Self::ours(free_port().unwrap()).await,
-            Between::Gearmand => Kind::Gearmand,
-            Between::Geard => Kind::Geard,
+            JobServerKind::Ours => return Self::ours(free_port().unwrap()).await,
+            JobServerKind::Gearmand => Kind::Gearmand,
+            JobServerKind::Geard => Kind::Geard,
         };
         let server = ExternalJobServer::start(kind, None).unwrap();
         Self {
@@ -119,7 +121,7 @@ impl Jobs {
         }
     }
 
-    /// Ends and starts again on the same port, with nothing remembered.
+    /// Restarts on the same port without state.
     pub(crate) async fn restart(&mut self) {
         match &mut self.running {
             RunningServer::Ours { stop, task } => {
@@ -150,14 +152,14 @@ impl Jobs {
         AdminClient::connect(&self.endpoint(), PATIENCE).await.ok()
     }
 
-    /// What the server says of a function, which may be that it does not know it.
+    /// Returns the status of a function on the server, if it is known.
     async fn function(&self, name: &str) -> Option<Option<FunctionStatus>> {
         let status = self.admin().await?.status().await.ok()?;
         let mut status = status.into_iter();
         Some(status.find(|status| status.function == name))
     }
 
-    /// How many connections offer a function, if the server says so.
+    /// Returns the number of connections that have registered a function, if the server reports it.
     async fn workers(&self, name: &str) -> Option<u64> {
         let function = self.function(name).await?;
         Some(function.map_or(0, |function| function.workers))
@@ -217,10 +219,10 @@ impl Jobs {
     }
 
     /// Calls a function, and returns its result or why it failed.
-    pub(crate) async fn call(&self, function: &str, payload: &str) -> Result<Vec<u8>, Failure> {
+    pub(crate) async fn call(&self, function: &str, payload: &str) -> Result<Vec<u8>, JobFailure> {
         match self.outcome(function, payload).await {
             JobOutcome::Complete(data) => Ok(data.to_vec()),
-            JobOutcome::Fail(data) => Err(Failure::from_data(&data).unwrap_or_else(|| {
+            JobOutcome::Fail(data) => Err(JobFailure::from_data(&data).unwrap_or_else(|| {
                 panic!(
                     "{function} failed without a reason: {:?}",
                     String::from_utf8_lossy(&data)
@@ -256,13 +258,13 @@ impl Jobs {
 }
 
 /// A simulated cloud that outlives its workers, and whose time can be put forward.
-pub(crate) struct Cloud {
+pub(crate) struct TestCloud {
     pub(crate) world: Arc<World>,
     /// In seconds.
     ahead: Arc<AtomicU64>,
 }
 
-impl Cloud {
+impl TestCloud {
     pub(crate) fn new(simulate: Simulate) -> Arc<Self> {
         let options = HashMap::from([(PROVIDER.to_owned(), simulate)]);
         let ahead = Arc::<AtomicU64>::default();
@@ -288,7 +290,7 @@ impl Cloud {
         FakeDriver::new(fake::Options::new(owner), Arc::new(transport))
     }
 
-    /// The images that somebody uploaded.
+    /// Returns the uploaded images.
     pub(crate) async fn uploads(&self) -> Vec<CloudImage> {
         let owner = Owner {
             system: SystemId::new("test"),
@@ -301,7 +303,7 @@ impl Cloud {
     }
 }
 
-impl Connector for Cloud {
+impl Connector for TestCloud {
     fn connect(&self, _: &str, _: &Fake) -> Result<Arc<dyn Transport>, Error> {
         let world = Arc::clone(&self.world);
         Ok(Arc::new(InProcess::new(world, PROVIDER)))
@@ -313,14 +315,14 @@ pub(crate) fn kinds(clouds: Arc<dyn Connector>) -> DriverKinds {
     DriverKinds::default().with(FakeKind::new(clouds))
 }
 
-impl fmt::Debug for Cloud {
+impl fmt::Debug for TestCloud {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Cloud")
     }
 }
 
 /// A builder's host: its files and its configuration.
-pub(crate) struct Host {
+pub(crate) struct TestHost {
     directory: TempDir,
 }
 
@@ -349,7 +351,7 @@ done
 echo "nodeyard: progress 2/2"
 "#;
 
-impl Host {
+impl TestHost {
     pub(crate) fn new() -> Self {
         Self {
             directory: tempfile::tempdir().unwrap(),
@@ -432,14 +434,14 @@ pub(crate) fn parse(text: &str) -> Arc<Config> {
 }
 
 /// A worker at work.
-pub(crate) struct Running {
-    pub(crate) handle: Handle,
+pub(crate) struct TestWorker {
+    pub(crate) handle: ImageWorkerHandle,
     pub(crate) config: watch::Sender<Arc<Config>>,
     stop: CancellationToken,
     task: JoinHandle<Result<(), worker::Error>>,
 }
 
-impl Running {
+impl TestWorker {
     pub(crate) async fn start(
         jobs: &Jobs,
         clouds: Arc<dyn Connector>,
@@ -455,7 +457,7 @@ impl Running {
         config: Arc<Config>,
         change: impl FnOnce(&mut Options),
     ) -> Self {
-        let clouds = Cloud::new(Simulate::default());
+        let clouds = TestCloud::new(Simulate::default());
         let runtime = tokio::runtime::Handle::current();
         Self::launch(&runtime, jobs, clouds, config, change).await
     }
@@ -487,16 +489,16 @@ impl Running {
             head: 64 << 10,
             tail: 4 << 10,
         };
-        options.tidy_every = Duration::from_millis(100);
+        options.cleanup_interval = Duration::from_millis(100);
         options.unable_pause = Duration::from_millis(500);
         options.space_check_every = Duration::from_millis(100);
         change(&mut options);
         let connections = connections(&options);
         let (sender, receiver) = watch::channel(config);
-        let parts = Parts {
+        let parts = WorkerDependencies {
             config: receiver,
             drivers: kinds(clouds),
-            events: Arc::new(NoEvents),
+            events: Arc::new(NoopWorkerEvents),
         };
         let (worker, mut handle) = Worker::new(options, parts);
         let stop = CancellationToken::new();

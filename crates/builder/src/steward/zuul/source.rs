@@ -1,4 +1,4 @@
-//! Where images come from, and what only the fetching needs to know of it.
+//! Zuul clients by image, with the builds and artifact URLs of their last response.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,89 +11,95 @@ use nodeyard_zuul_api::{
     BuildList, BuildsResponse, FinishedBuild, InvalidBuild, ZuulApi, ZuulBuildQuery,
 };
 
-use crate::jobs::{ImportArtifact, ZuulBuild};
+use crate::jobs::{ImportArtifact, ZuulBuildInfo};
 use crate::zuul;
 
-/// How far down is looked for a build that can be used.
-const MOST_BUILDS: usize = 200;
+/// The maximum number of builds to read when searching for a usable one.
+const MAX_BUILDS: usize = 200;
 
-/// The Zuuls that images come from.
+/// The Zuul sources by image.
 #[derive(Debug, Default)]
-pub(in crate::steward) struct Zuuls(Mutex<HashMap<ImageName, Arc<Stall>>>);
+pub(in crate::steward) struct ZuulSources(Mutex<HashMap<ImageName, Arc<ZuulSource>>>);
 
-/// Where one image comes from.
+/// The Zuul source of one image.
 #[derive(Debug)]
-pub(super) struct Stall {
-    how: Box<ZuulImage>,
-    /// Or why nobody can be asked.
+pub(super) struct ZuulSource {
+    image_config: Box<ZuulImage>,
+    /// The API client, or why it could not be created.
     api: Result<ZuulApi, String>,
     query: ZuulBuildQuery,
-    /// As Zuul said last; none if it was not asked yet.
+    /// The last response of Zuul.
     listing: Mutex<Option<Arc<BuildList>>>,
-    /// Held by whoever asks, so that nobody asks for what another is about to learn.
-    pub(super) asking: tokio::sync::Mutex<()>,
+    /// Held while polling, so that concurrent tasks do not repeat a poll.
+    pub(super) fetch_lock: tokio::sync::Mutex<()>,
 }
 
-/// What to fetch, by format.
+/// The artifacts to import, by format.
 pub(super) type Artifacts = BTreeMap<Box<str>, ImportArtifact>;
 
-impl Zuuls {
-    /// The place to ask for an image; made anew when the configuration has changed, and while nobody can be asked.
-    pub(super) async fn stall(&self, image: &ImageName, how: &ZuulImage) -> Arc<Stall> {
+impl ZuulSources {
+    /// Returns the source of an image. It is recreated when the configuration has changed or the client could not be created.
+    pub(super) async fn get(&self, image: &ImageName, image_config: &ZuulImage) -> Arc<ZuulSource> {
         let known = self.lock().get(image).cloned();
-        if let Some(stall) = known.filter(|stall| *stall.how == *how && stall.api.is_ok()) {
-            return stall;
+        if let Some(source) =
+            known.filter(|source| *source.image_config == *image_config && source.api.is_ok())
+        {
+            return source;
         }
-        let stall = Arc::new(Stall {
-            api: api(how).await,
+        let source = Arc::new(ZuulSource {
+            api: api(image_config).await,
             query: ZuulBuildQuery {
-                project: how.project.clone(),
-                job: how.job.clone(),
-                pipelines: how.pipelines.clone(),
-                branches: how.branches.clone(),
+                project: image_config.project.clone(),
+                job: image_config.job.clone(),
+                pipelines: image_config.pipelines.clone(),
+                branches: image_config.branches.clone(),
             },
-            how: Box::new(how.clone()),
+            image_config: Box::new(image_config.clone()),
             listing: Mutex::new(None),
-            asking: tokio::sync::Mutex::new(()),
+            fetch_lock: tokio::sync::Mutex::new(()),
         });
-        self.lock().insert(image.clone(), Arc::clone(&stall));
-        stall
+        self.lock().insert(image.clone(), Arc::clone(&source));
+        source
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<ImageName, Arc<Stall>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<ImageName, Arc<ZuulSource>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-async fn api(how: &ZuulImage) -> Result<ZuulApi, String> {
-    let owned = how.clone();
+async fn api(image_config: &ZuulImage) -> Result<ZuulApi, String> {
+    let owned = image_config.clone();
     let client = tokio::task::spawn_blocking(move || zuul::api_client(&owned)).await;
-    let client = client.map_err(|_| "the client was not made".to_owned())?;
+    let client = client.map_err(|_| "internal error while creating the HTTP client".to_owned())?;
     let client = client.map_err(|error| coded(&error))?;
-    ZuulApi::new(client, &how.api_url, how.tenant.clone()).map_err(|error| error.to_string())
+    ZuulApi::new(client, &image_config.api_url, image_config.tenant.clone())
+        .map_err(|error| error.to_string())
 }
 
-impl Stall {
-    pub(super) fn how(&self) -> &ZuulImage {
-        &self.how
+impl ZuulSource {
+    pub(super) fn image_config(&self) -> &ZuulImage {
+        &self.image_config
     }
 
-    /// What Zuul has, as far down as it is worth it; or why it does not say.
-    pub(super) async fn ask(
+    /// Fetches builds from Zuul, as many pages as are worth it.
+    pub(super) async fn fetch(
         &self,
         limit: Duration,
         is_worth_more: impl Fn(&[Offer]) -> bool,
     ) -> Result<Arc<BuildList>, String> {
-        let asked = tokio::time::timeout(limit, self.listen(is_worth_more));
+        let asked = tokio::time::timeout(limit, self.fetch_builds(is_worth_more));
         let listing = asked
             .await
-            .map_err(|_| format!("Zuul did not answer within {} s", limit.as_secs()))??;
+            .map_err(|_| format!("Zuul did not respond within {} s", limit.as_secs()))??;
         let listing = Arc::new(listing);
         *self.listing() = Some(Arc::clone(&listing));
         Ok(listing)
     }
 
-    async fn listen(&self, is_worth_more: impl Fn(&[Offer]) -> bool) -> Result<BuildList, String> {
+    async fn fetch_builds(
+        &self,
+        is_worth_more: impl Fn(&[Offer]) -> bool,
+    ) -> Result<BuildList, String> {
         let api = self.api.as_ref().map_err(Clone::clone)?;
         let known = self.listing().clone();
         let answer = api.builds(&self.query, known.is_some()).await;
@@ -101,11 +107,11 @@ impl Stall {
             (BuildsResponse::Builds(listing), _) => listing,
             (BuildsResponse::NotModified, Some(known)) => BuildList::clone(&known),
             (BuildsResponse::NotModified, None) => {
-                return Err("Zuul says that nothing has changed".into());
+                return Err("unexpected response from Zuul: not modified".into());
             }
         };
         while listing.has_more
-            && listing.entries_read < MOST_BUILDS
+            && listing.entries_read < MAX_BUILDS
             && is_worth_more(&self.offers(&listing))
         {
             let further = api.fetch_more(&self.query, &mut listing).await;
@@ -114,19 +120,19 @@ impl Stall {
         Ok(listing)
     }
 
-    /// What a decision needs to know of what Zuul has.
+    /// Converts a response to the offers that the plan needs.
     pub(super) fn offers(&self, listing: &BuildList) -> Vec<Offer> {
         let builds = listing.builds.iter();
         builds
             .map(|read| match read {
                 Ok(build) => self.offer(build),
-                Err(odd) => flawed(odd),
+                Err(invalid) => invalid_offer(invalid),
             })
             .collect()
     }
 
     fn offer(&self, build: &FinishedBuild) -> Offer {
-        let artifacts = self.how.artifacts.iter();
+        let artifacts = self.image_config.artifacts.iter();
         let formats = artifacts
             .filter(|wanted| zuul::matching(build, wanted).is_some())
             .map(|wanted| wanted.format.as_str().into());
@@ -138,12 +144,12 @@ impl Stall {
         }
     }
 
-    /// What there is to fetch of a build, as Zuul said last.
+    /// Finds the artifacts of a build in the last response.
     pub(super) fn find(
         &self,
         zuul_build: &str,
         formats: &BTreeSet<Box<str>>,
-    ) -> Option<(ZuulBuild, Artifacts)> {
+    ) -> Option<(ZuulBuildInfo, Artifacts)> {
         let listing = self.listing().clone()?;
         let build = listing.build(zuul_build)?;
         Some((describe(build), self.artifacts(build, formats)?))
@@ -151,7 +157,7 @@ impl Stall {
 
     fn artifacts(&self, build: &FinishedBuild, formats: &BTreeSet<Box<str>>) -> Option<Artifacts> {
         let artifacts = formats.iter().map(|format| {
-            let mut known = self.how.artifacts.iter();
+            let mut known = self.image_config.artifacts.iter();
             let wanted = known.find(|wanted| wanted.format.as_str() == &**format)?;
             let artifact = zuul::matching(build, wanted)?;
             let import = ImportArtifact {
@@ -169,19 +175,23 @@ impl Stall {
     }
 }
 
-/// So that people are told of it.
-fn flawed(odd: &InvalidBuild) -> Offer {
+/// Converts an invalid build to an offer that is shown to users.
+fn invalid_offer(invalid: &InvalidBuild) -> Offer {
     Offer {
-        zuul_build: odd.uuid.as_deref().unwrap_or("build without an id").into(),
+        zuul_build: invalid
+            .uuid
+            .as_deref()
+            .unwrap_or("build without an id")
+            .into(),
         end: None,
         formats: BTreeSet::new(),
-        flaw: Some(odd.reason.clone()),
+        flaw: Some(invalid.reason.clone()),
     }
 }
 
-fn describe(build: &FinishedBuild) -> ZuulBuild {
+fn describe(build: &FinishedBuild) -> ZuulBuildInfo {
     let text = |text: &Option<String>| text.as_deref().map(Into::into);
-    ZuulBuild {
+    ZuulBuildInfo {
         uuid: build.uuid.as_str().into(),
         end_time: build.end,
         project: text(&build.project),

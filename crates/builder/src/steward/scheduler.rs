@@ -1,9 +1,9 @@
-//! The desk: knows which images to look at, and starts what is to be done.
+//! Schedules the evaluation of images and the actions of their plans.
 //!
-//! An image is looked at when the store reports a change of anything about it, when a piece of work on it has ended,
-//! when its plan said so, when the configuration or the set of workers has changed, and once in a while.
+//! An image is evaluated when one of its records changes, when one of its actions ends, when its plan asks for it, when the
+//! configuration or the registered functions change, and periodically.
 
-mod states;
+mod work_states;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -20,81 +20,81 @@ use tokio::task::{self, JoinError, JoinSet};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::context::{Came, Context, now};
+use super::context::{StewardContext, WorkOutcome, now};
 use super::error::Error;
-use super::orphans::Sightings;
-use super::picture;
-use states::States;
+use super::image_state;
+use super::orphans::OrphanCandidates;
+use work_states::WorkStates;
 
-/// Looks at once. Each is a few dozen reads.
-const LOOKS: usize = 8;
+/// The maximum number of concurrent evaluations. Each is a few dozen reads.
+const MAX_EVALUATIONS: usize = 8;
 
-/// The longest pause before an image is looked at again. Records and the configuration may say any number of seconds, and
-/// the clock cannot represent all of them.
-const LONGEST_PAUSE: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+/// The maximum pause before an image is evaluated again. Records and the configuration may contain any number of seconds, which
+/// the clock cannot always represent.
+const MAX_PAUSE: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
-pub(super) struct Desk {
-    ctx: Context,
+pub(super) struct ImageScheduler {
+    ctx: StewardContext,
     config: watch::Receiver<Arc<Config>>,
     ready: watch::Sender<bool>,
-    /// To be looked at.
+    /// Images to be evaluated.
     dirty: BTreeSet<ImageName>,
-    looking: HashSet<ImageName>,
-    /// When to look without an event.
+    evaluating: HashSet<ImageName>,
+    /// When to evaluate images without an event.
     due: BTreeMap<ImageName, Instant>,
-    working: HashSet<(ImageName, Action)>,
-    /// Not to be tried before.
-    held_off: HashMap<(ImageName, Action), Instant>,
+    executing: HashSet<(ImageName, Action)>,
+    /// Actions that are not retried before this time.
+    backing_off: HashMap<(ImageName, Action), Instant>,
     /// Images that wait for a worker.
     waiting: HashSet<ImageName>,
-    states: States,
-    sightings: Sightings,
-    surveying: bool,
-    /// Something has changed since the survey that is under way began.
-    survey_again: bool,
-    tasks: JoinSet<Report>,
-    /// What each task is about, in case it has nothing to tell in the end.
-    errands: HashMap<task::Id, Errand>,
+    states: WorkStates,
+    orphan_candidates: OrphanCandidates,
+    scanning: bool,
+    /// Whether another scan is needed after the running one.
+    scan_again: bool,
+    tasks: JoinSet<TaskResult>,
+    /// What each task does, in case it panics.
+    task_kinds: HashMap<task::Id, SchedulerTask>,
 }
 
 /// What a task does.
-enum Errand {
-    Look(ImageName),
-    Work(ImageName, Action),
-    Survey,
+enum SchedulerTask {
+    Evaluate(ImageName),
+    Execute(ImageName, Action),
+    Scan,
 }
 
-/// What a task has to tell when it ends.
-enum Report {
-    /// None if the store did not answer.
-    Looked(ImageName, Option<Box<Plan>>),
-    Worked(ImageName, Action, nodeyard_store::Result<Came>),
-    /// All images there are, and what is left on workers without a record.
-    Surveyed(Option<BTreeSet<ImageName>>, Option<Sightings>),
+/// The result of a task.
+enum TaskResult {
+    /// The plan, or `None` if the store could not be read.
+    Evaluated(ImageName, Option<Box<Plan>>),
+    Executed(ImageName, Action, nodeyard_store::Result<WorkOutcome>),
+    /// All known images, and the candidates for orphans.
+    Scanned(Option<BTreeSet<ImageName>>, Option<OrphanCandidates>),
 }
 
-impl Desk {
+impl ImageScheduler {
     pub(super) fn new(
-        ctx: Context,
+        ctx: StewardContext,
         config: watch::Receiver<Arc<Config>>,
         ready: watch::Sender<bool>,
     ) -> Self {
         Self {
-            states: States::new(Arc::clone(&ctx.events)),
+            states: WorkStates::new(Arc::clone(&ctx.events)),
             ctx,
             config,
             ready,
             dirty: BTreeSet::new(),
-            looking: HashSet::new(),
+            evaluating: HashSet::new(),
             due: BTreeMap::new(),
-            working: HashSet::new(),
-            held_off: HashMap::new(),
+            executing: HashSet::new(),
+            backing_off: HashMap::new(),
             waiting: HashSet::new(),
-            sightings: Sightings::default(),
-            surveying: false,
-            survey_again: false,
+            orphan_candidates: OrphanCandidates::default(),
+            scanning: false,
+            scan_again: false,
             tasks: JoinSet::new(),
-            errands: HashMap::new(),
+            task_kinds: HashMap::new(),
         }
     }
 
@@ -106,183 +106,192 @@ impl Desk {
             () = shutdown.cancelled() => return Ok(()),
         };
         let mut functions = self.ctx.directory.latest();
-        let mut pass = tokio::time::interval(self.ctx.timing.pass);
-        pass.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut scan_interval = tokio::time::interval(self.ctx.timing.full_scan);
+        scan_interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let result = loop {
-            self.start_looks();
+            self.start_evaluations();
             let first_due = self.due.values().min().copied();
             tokio::select! {
                 () = shutdown.cancelled() => break Ok(()),
                 event = watcher.next() => match event {
-                    Some(event) => self.take_events(event, &mut watcher),
+                    Some(event) => self.handle_events(event, &mut watcher),
                     None => break Err(Error::StoreClosed),
                 },
-                Some(ended) = self.tasks.join_next_with_id() => self.take_end(ended),
-                () = until(first_due) => self.take_due(),
+                Some(ended) = self.tasks.join_next_with_id() => self.handle_task_end(ended),
+                () = until(first_due) => self.queue_due(),
                 Ok(()) = self.config.changed() => {
                     self.config.mark_unchanged();
-                    pass.reset_immediately();
+                    scan_interval.reset_immediately();
                 }
                 Ok(()) = functions.changed() => {
                     functions.mark_unchanged();
                     self.dirty.extend(self.waiting.drain());
                 }
-                _ = pass.tick() => self.survey(),
+                _ = scan_interval.tick() => self.start_scan(),
             }
         };
-        // Whatever is under way goes on at the workers; its records and free locks tell the next steward.
+        // Running jobs continue at the workers; the next steward finds their records with free locks.
         self.tasks.shutdown().await;
         result
     }
 
-    /// Everything that is there by now belongs to one look.
-    fn take_events(&mut self, first: WatchEvent, watcher: &mut Watcher) {
+    /// Handles all available events at once.
+    fn handle_events(&mut self, first: WatchEvent, watcher: &mut Watcher) {
         let mut next = Some(first);
         while let Some(event) = next {
             match event {
                 WatchEvent::Created(path)
                 | WatchEvent::Changed(path)
                 | WatchEvent::Deleted(path) => self.dirty.extend(image_of(&path)),
-                WatchEvent::Gap => self.survey(),
+                WatchEvent::Gap => self.start_scan(),
             }
             next = watcher.try_next();
         }
     }
 
-    fn take_due(&mut self) {
+    fn queue_due(&mut self) {
         let time = Instant::now();
         let due = self.due.extract_if(.., |_, at| *at <= time);
         self.dirty.extend(due.map(|(image, _)| image));
     }
 
-    /// A look at everything.
-    fn survey(&mut self) {
-        self.survey_again = self.surveying;
-        if self.surveying {
+    /// Starts a scan of all images and orphans.
+    fn start_scan(&mut self) {
+        self.scan_again = self.scanning;
+        if self.scanning {
             return;
         }
-        self.surveying = true;
+        self.scanning = true;
         let ctx = self.ctx.clone();
-        let before = std::mem::take(&mut self.sightings);
-        self.send(Errand::Survey, async move {
-            let images = picture::known_images(&ctx.registry, &ctx.config()).await;
-            let sightings = match ctx.find_orphans(&before).await {
-                Ok((orphans, sightings)) => {
+        let before = std::mem::take(&mut self.orphan_candidates);
+        self.spawn(SchedulerTask::Scan, async move {
+            let images = image_state::known_images(&ctx.registry, &ctx.config()).await;
+            let orphan_candidates = match ctx.find_orphans(&before).await {
+                Ok((orphans, orphan_candidates)) => {
                     for build in orphans {
-                        if let Err(error) = ctx.settle_orphan(build).await {
+                        if let Err(error) = ctx.handle_orphan(build).await {
                             let error = &error as &dyn std::error::Error;
-                            tracing::debug!(%build, error, "an image without a record is left for later");
+                            tracing::debug!(%build, error, "failed to handle image without record; retrying later");
                         }
                     }
-                    Some(sightings)
+                    Some(orphan_candidates)
                 }
                 Err(_) => None,
             };
-            Report::Surveyed(images.ok(), sightings)
+            TaskResult::Scanned(images.ok(), orphan_candidates)
         });
     }
 
-    fn start_looks(&mut self) {
-        let free = LOOKS.saturating_sub(self.looking.len());
+    fn start_evaluations(&mut self) {
+        let free = MAX_EVALUATIONS.saturating_sub(self.evaluating.len());
         let next = self
             .dirty
             .iter()
-            .filter(|image| !self.looking.contains(*image));
+            .filter(|image| !self.evaluating.contains(*image));
         let next: Vec<ImageName> = next.take(free).cloned().collect();
         for image in next {
             self.dirty.remove(&image);
             self.due.remove(&image);
-            self.looking.insert(image.clone());
+            self.evaluating.insert(image.clone());
             let ctx = self.ctx.clone();
-            self.send(Errand::Look(image.clone()), async move {
-                let plan = look(&ctx, &image).await;
+            self.spawn(SchedulerTask::Evaluate(image.clone()), async move {
+                let plan = evaluate(&ctx, &image).await;
                 let plan = plan.inspect_err(|error| {
                     let error = error as &dyn std::error::Error;
-                    tracing::debug!(%image, error, "the image cannot be looked at now");
+                    tracing::debug!(%image, error, "failed to evaluate image; retrying later");
                 });
-                Report::Looked(image, plan.ok().map(Box::new))
+                TaskResult::Evaluated(image, plan.ok().map(Box::new))
             });
         }
     }
 
-    fn send(&mut self, errand: Errand, task: impl Future<Output = Report> + Send + 'static) {
+    fn spawn(
+        &mut self,
+        task_kind: SchedulerTask,
+        task: impl Future<Output = TaskResult> + Send + 'static,
+    ) {
         let id = self.tasks.spawn(task).id();
-        self.errands.insert(id, errand);
+        self.task_kinds.insert(id, task_kind);
     }
 
-    fn take_end(&mut self, ended: Result<(task::Id, Report), JoinError>) {
+    fn handle_task_end(&mut self, ended: Result<(task::Id, TaskResult), JoinError>) {
         let id = match &ended {
             Ok((id, _)) => *id,
             Err(error) => error.id(),
         };
-        let errand = self.errands.remove(&id);
+        let task_kind = self.task_kinds.remove(&id);
         match ended {
-            Ok((_, report)) => self.take(report),
+            Ok((_, result)) => self.handle_result(result),
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
-                tracing::error!(
-                    error,
-                    "a task of the steward has panicked; it is tried again"
-                );
-                match errand {
-                    Some(Errand::Look(image)) => self.take(Report::Looked(image, None)),
-                    Some(Errand::Work(image, action)) => {
-                        self.take(Report::Worked(image, action, Ok(Came::ToNothing)));
+                tracing::error!(error, "steward task panicked; retrying");
+                match task_kind {
+                    Some(SchedulerTask::Evaluate(image)) => {
+                        self.handle_result(TaskResult::Evaluated(image, None));
                     }
-                    Some(Errand::Survey) => self.take(Report::Surveyed(None, None)),
+                    Some(SchedulerTask::Execute(image, action)) => {
+                        self.handle_result(TaskResult::Executed(
+                            image,
+                            action,
+                            Ok(WorkOutcome::Skipped),
+                        ));
+                    }
+                    Some(SchedulerTask::Scan) => {
+                        self.handle_result(TaskResult::Scanned(None, None));
+                    }
                     None => {}
                 }
             }
         }
     }
 
-    fn take(&mut self, report: Report) {
-        match report {
-            Report::Looked(image, plan) => {
-                self.looking.remove(&image);
+    fn handle_result(&mut self, result: TaskResult) {
+        match result {
+            TaskResult::Evaluated(image, plan) => {
+                self.evaluating.remove(&image);
                 match plan {
-                    Some(plan) => self.start(&image, *plan),
-                    None => self.look_in(image, self.ctx.timing.retry),
+                    Some(plan) => self.apply_plan(&image, *plan),
+                    None => self.evaluate_in(image, self.ctx.timing.retry_pause),
                 }
             }
-            Report::Worked(image, action, result) => {
+            TaskResult::Executed(image, action, result) => {
                 let work = (image.clone(), action);
-                self.working.remove(&work);
+                self.executing.remove(&work);
                 match result {
-                    Ok(Came::Through) => {
+                    Ok(WorkOutcome::Done) => {
                         self.dirty.insert(image);
                     }
-                    Ok(Came::ToNothing) => self.hold_off(work),
+                    Ok(WorkOutcome::Skipped) => self.back_off(work),
                     Err(error) => {
                         let error = &error as &dyn std::error::Error;
                         tracing::info!(%image, action = ?work.1, error, "image work was interrupted");
-                        self.hold_off(work);
+                        self.back_off(work);
                     }
                 }
             }
-            Report::Surveyed(images, sightings) => {
-                self.surveying = false;
-                self.sightings = sightings.unwrap_or_default();
+            TaskResult::Scanned(images, orphan_candidates) => {
+                self.scanning = false;
+                self.orphan_candidates = orphan_candidates.unwrap_or_default();
                 match images {
                     Some(images) => {
                         self.dirty.extend(images);
                         self.ready.send_replace(true);
                     }
-                    None => tracing::debug!("the store does not answer now"),
+                    None => tracing::debug!("failed to list images; retrying later"),
                 }
-                if self.survey_again {
-                    self.survey();
+                if self.scan_again {
+                    self.start_scan();
                 }
             }
         }
     }
 
-    fn start(&mut self, image: &ImageName, plan: Plan) {
+    fn apply_plan(&mut self, image: &ImageName, plan: Plan) {
         let Plan {
             actions,
             explanation,
         } = plan;
-        self.states.tell(&explanation);
+        self.states.update(&explanation);
         if waits_for_worker(&explanation) {
             self.waiting.insert(image.clone());
         } else {
@@ -290,52 +299,52 @@ impl Desk {
         }
         self.ctx.directory.set_eager(!self.waiting.is_empty());
         if let Some(at) = explanation.again_at {
-            self.look_in(image.clone(), from_now(at));
+            self.evaluate_in(image.clone(), from_now(at));
         }
         let time = Instant::now();
-        self.held_off.retain(|_, until| *until > time);
+        self.backing_off.retain(|_, until| *until > time);
         for action in actions {
             if !self.ctx.cleans && action.removes() {
                 continue;
             }
             let work = (image.clone(), action);
-            let is_new = !self.working.contains(&work) && !self.held_off.contains_key(&work);
+            let is_new = !self.executing.contains(&work) && !self.backing_off.contains_key(&work);
             if is_new {
-                self.working.insert(work.clone());
+                self.executing.insert(work.clone());
                 let ctx = self.ctx.clone();
-                let errand = Errand::Work(work.0.clone(), work.1.clone());
-                self.send(errand, async move {
+                let task_kind = SchedulerTask::Execute(work.0.clone(), work.1.clone());
+                self.spawn(task_kind, async move {
                     let (image, action) = work;
-                    let result = carry_out(&ctx, &image, &action).await;
-                    Report::Worked(image, action, result)
+                    let result = execute(&ctx, &image, &action).await;
+                    TaskResult::Executed(image, action, result)
                 });
             }
         }
     }
 
-    /// Whoever got in the way needs a moment.
-    fn hold_off(&mut self, work: (ImageName, Action)) {
-        let pause = self.ctx.timing.retry;
-        self.look_in(work.0.clone(), pause);
-        self.held_off.insert(work, Instant::now() + pause);
+    /// Delays the next attempt of an action.
+    fn back_off(&mut self, work: (ImageName, Action)) {
+        let pause = self.ctx.timing.retry_pause;
+        self.evaluate_in(work.0.clone(), pause);
+        self.backing_off.insert(work, Instant::now() + pause);
     }
 
-    fn look_in(&mut self, image: ImageName, pause: Duration) {
-        let at = Instant::now() + pause.min(LONGEST_PAUSE);
+    fn evaluate_in(&mut self, image: ImageName, pause: Duration) {
+        let at = Instant::now() + pause.min(MAX_PAUSE);
         let due = self.due.entry(image).or_insert(at);
         *due = at.min(*due);
     }
 }
 
-async fn look(ctx: &Context, image: &ImageName) -> nodeyard_store::Result<Plan> {
+async fn evaluate(ctx: &StewardContext, image: &ImageName) -> nodeyard_store::Result<Plan> {
     let latest = ctx.directory.latest().borrow().clone();
-    let mut picture = ctx.draw(image, &latest).await?;
+    let mut picture = ctx.load_image_state(image, &latest).await?;
     let mut plan = ctx.decide(&picture);
-    // What has come since the last question is worth another.
+    // A worker may have registered since the last poll.
     if waits_for_worker(&plan.explanation) {
-        let fresh = ctx.directory.fresh().await;
+        let fresh = ctx.directory.refresh().await;
         if fresh != latest {
-            picture = ctx.draw(image, &fresh).await?;
+            picture = ctx.load_image_state(image, &fresh).await?;
             plan = ctx.decide(&picture);
         }
     }
@@ -348,14 +357,14 @@ async fn look(ctx: &Context, image: &ImageName) -> nodeyard_store::Result<Plan> 
     Ok(plan)
 }
 
-async fn carry_out(
-    ctx: &Context,
+async fn execute(
+    ctx: &StewardContext,
     image: &ImageName,
     action: &Action,
-) -> nodeyard_store::Result<Came> {
+) -> nodeyard_store::Result<WorkOutcome> {
     match action {
         Action::Build { formats } => ctx.build(image, formats).await,
-        Action::AskZuul => ctx.ask_zuul(image).await,
+        Action::AskZuul => ctx.poll_zuul(image).await,
         Action::Import {
             zuul_build,
             formats,
@@ -363,7 +372,7 @@ async fn carry_out(
         Action::ResumeBuild { build } => ctx.resume_build(image, *build).await,
         Action::ClearRequest { order } => ctx.clear_request(image, *order).await,
         Action::Upload { build, provider } => {
-            // Closed never; if it were, the upload would only be one too many.
+            // The semaphore is never closed; if it were, the limit would merely not apply.
             let _turn = ctx.uploads.acquire().await;
             ctx.upload(image, *build, provider).await
         }
@@ -394,7 +403,7 @@ fn waits_for_worker(explanation: &Explanation) -> bool {
         || fates.any(|fate| matches!(fate, Fate::Waits { wait, .. } if is_worker(wait)))
 }
 
-/// The image that a path below `/nodepool/images` is about.
+/// Returns the image that a path below `/nodepool/images` belongs to.
 fn image_of(path: &TreePath) -> Option<ImageName> {
     let below = path.as_str().strip_prefix(layout::IMAGES)?;
     let name = below.strip_prefix('/')?.split('/').next()?;
@@ -402,7 +411,7 @@ fn image_of(path: &TreePath) -> Option<ImageName> {
 }
 
 fn from_now(at: Timestamp) -> Duration {
-    // A little later, since the clock that counts is not the one that wakes us.
+    // Slightly later, because the wall clock and the timer may differ.
     at.since(now()).saturating_add(Duration::from_millis(10))
 }
 

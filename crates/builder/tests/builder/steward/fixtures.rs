@@ -5,7 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodeyard_builder::steward::{self, Events, NoEvents, Options, Parts, Steward, Timing};
+use nodeyard_builder::steward::{
+    self, NoopStewardEvents, Options, Steward, StewardDependencies, StewardEvents, StewardTiming,
+};
 use nodeyard_config::{self as config, Config, Environment, Mode};
 use nodeyard_gearman::GearmanEndpoint;
 use nodeyard_gearman::server::{JobServer, JobServerOptions};
@@ -43,14 +45,14 @@ pub(crate) fn provider(name: &str) -> ProviderName {
     ProviderName::new(name).unwrap()
 }
 
-/// A job server, ours or somebody else's.
+/// A job server: Nodeyard's or another implementation.
 pub(crate) struct TestJobServer {
     pub(crate) port: u16,
     pub(crate) endpoint: GearmanEndpoint,
-    running: Between,
+    running: JobServerProcess,
 }
 
-enum Between {
+enum JobServerProcess {
     Ours {
         stop: CancellationToken,
         task: JoinHandle<()>,
@@ -82,7 +84,7 @@ impl TestJobServer {
         Self {
             port,
             endpoint: GearmanEndpoint::new("127.0.0.1", port),
-            running: Between::Ours {
+            running: JobServerProcess::Ours {
                 stop,
                 task,
                 attempts,
@@ -95,14 +97,14 @@ impl TestJobServer {
         Self {
             port: server.port(),
             endpoint: GearmanEndpoint::new("127.0.0.1", server.port()),
-            running: Between::Foreign(server),
+            running: JobServerProcess::Foreign(server),
         }
     }
 
     /// Forgets all jobs and connections; the port stays the same.
     pub(crate) async fn restart(mut self) -> Self {
         match self.running {
-            Between::Ours {
+            JobServerProcess::Ours {
                 stop,
                 task,
                 attempts,
@@ -111,7 +113,7 @@ impl TestJobServer {
                 task.await.unwrap();
                 Self::start_on(self.port, attempts).await
             }
-            Between::Foreign(ref mut server) => {
+            JobServerProcess::Foreign(ref mut server) => {
                 server.kill();
                 server.start_again().unwrap();
                 self
@@ -128,29 +130,29 @@ pub(crate) fn parse(text: &str) -> Arc<Config> {
 
 /// It looks often, and gives up late: a worker may be slow because the machine is busy, and a job that is lost with its
 /// server is given up at last.
-pub(crate) fn quick() -> Timing {
-    Timing {
-        pass: Duration::from_millis(500),
+pub(crate) fn quick() -> StewardTiming {
+    StewardTiming {
+        full_scan: Duration::from_millis(500),
         poll: Duration::from_millis(200),
         eager_poll: Duration::from_millis(30),
         drop_functions: Duration::from_millis(200),
-        answer: Duration::from_secs(30),
-        call: Duration::from_secs(30),
-        cloud_call: Duration::from_secs(30),
-        zuul_answer: Duration::from_secs(10),
-        inquiry: Duration::from_millis(20),
-        patience: PATIENCE / 10,
-        quiet: Duration::from_millis(300),
-        silence: Duration::from_secs(1),
-        retry: Duration::from_millis(50),
+        server_timeout: Duration::from_secs(30),
+        call_timeout: Duration::from_secs(30),
+        cloud_call_timeout: Duration::from_secs(30),
+        zuul_timeout: Duration::from_secs(10),
+        recovery_poll: Duration::from_millis(20),
+        lost_after: PATIENCE / 10,
+        status_check_after: Duration::from_millis(300),
+        silence_timeout: Duration::from_secs(1),
+        retry_pause: Duration::from_millis(50),
     }
 }
 
-/// For work that nobody knows of any more, which is to be given up.
-pub(crate) fn impatient() -> Timing {
-    Timing {
-        call: Duration::from_secs(5),
-        patience: Duration::from_millis(800),
+/// Short timeouts for tests with lost jobs.
+pub(crate) fn impatient() -> StewardTiming {
+    StewardTiming {
+        call_timeout: Duration::from_secs(5),
+        lost_after: Duration::from_millis(800),
         ..quick()
     }
 }
@@ -164,21 +166,26 @@ pub(crate) fn hasty() -> Pace {
 }
 
 /// A steward at work.
-pub(crate) struct Running {
+pub(crate) struct RunningSteward {
     pub(crate) config: watch::Sender<Arc<Config>>,
-    pub(crate) handle: steward::Handle,
+    pub(crate) handle: steward::StewardHandle,
     tree: Arc<dyn Tree>,
     stop: CancellationToken,
     task: JoinHandle<Result<(), steward::Error>>,
 }
 
-impl Running {
+impl RunningSteward {
     pub(crate) async fn start(store: &Store, server: &TestJobServer, text: &str) -> Self {
-        Self::start_on(store.session().await, server, text, Arc::new(NoEvents))
+        Self::start_on(
+            store.session().await,
+            server,
+            text,
+            Arc::new(NoopStewardEvents),
+        )
     }
 
     pub(crate) async fn start_impatient(store: &Store, server: &TestJobServer, text: &str) -> Self {
-        let events = Arc::new(NoEvents);
+        let events = Arc::new(NoopStewardEvents);
         Self::start_with(store.session().await, server, text, events, impatient())
     }
 
@@ -186,7 +193,7 @@ impl Running {
         tree: Arc<dyn Tree>,
         server: &TestJobServer,
         text: &str,
-        events: Arc<dyn Events>,
+        events: Arc<dyn StewardEvents>,
     ) -> Self {
         Self::start_with(tree, server, text, events, quick())
     }
@@ -195,8 +202,8 @@ impl Running {
         tree: Arc<dyn Tree>,
         server: &TestJobServer,
         text: &str,
-        events: Arc<dyn Events>,
-        timing: Timing,
+        events: Arc<dyn StewardEvents>,
+        timing: StewardTiming,
     ) -> Self {
         let servers = vec![server.endpoint.clone()];
         Self::start_at(tree, servers, text, events, timing)
@@ -207,13 +214,13 @@ impl Running {
         tree: Arc<dyn Tree>,
         servers: Vec<GearmanEndpoint>,
         text: &str,
-        events: Arc<dyn Events>,
-        timing: Timing,
+        events: Arc<dyn StewardEvents>,
+        timing: StewardTiming,
     ) -> Self {
         Self::launch(tree, servers, text, events, (timing, hasty()))
     }
 
-    /// What has failed is not tried again as long as a test runs.
+    /// Disables retries during a test.
     pub(crate) async fn start_without_retries(
         store: &Store,
         server: &TestJobServer,
@@ -227,15 +234,21 @@ impl Running {
         };
         let tree = store.session().await;
         let servers = vec![server.endpoint.clone()];
-        Self::launch(tree, servers, text, Arc::new(NoEvents), (quick(), pace))
+        Self::launch(
+            tree,
+            servers,
+            text,
+            Arc::new(NoopStewardEvents),
+            (quick(), pace),
+        )
     }
 
     fn launch(
         tree: Arc<dyn Tree>,
         servers: Vec<GearmanEndpoint>,
         text: &str,
-        events: Arc<dyn Events>,
-        (timing, pace): (Timing, Pace),
+        events: Arc<dyn StewardEvents>,
+        (timing, pace): (StewardTiming, Pace),
     ) -> Self {
         let (sender, config) = watch::channel(parse(text));
         let options = Options {
@@ -247,7 +260,7 @@ impl Running {
             timing,
             pace,
         };
-        let parts = Parts {
+        let parts = StewardDependencies {
             tree: Arc::clone(&tree),
             config,
             events,
@@ -281,12 +294,12 @@ impl Running {
 }
 
 /// Where uploads go.
-pub(crate) trait Clouds {
+pub(crate) trait UploadedImages {
     /// Everything that was uploaded: its provider, a slash, and its id there.
     async fn ids(&self) -> BTreeSet<String>;
 }
 
-/// What the records say.
+/// Reads the records.
 pub(crate) struct Records(pub(crate) Registry);
 
 pub(crate) type Upload = (BuildId, ProviderName, UploadId, ImageUpload);
@@ -330,9 +343,9 @@ impl Records {
         self.0.images().request_build(&image()).await.unwrap();
     }
 
-    /// So many builds are ready and nothing else is recorded, the newest is in both clouds, the clouds hold what the
-    /// records say and nothing more, and nobody waits for a build. The builds, the oldest first.
-    pub(crate) async fn settled(&self, count: usize, cloud: &impl Clouds) -> Vec<BuildId> {
+    /// Waits until exactly `count` builds are ready, the newest is in both clouds, the clouds match the records and there is no
+    /// build request. Returns the builds, oldest first.
+    pub(crate) async fn settled(&self, count: usize, cloud: &impl UploadedImages) -> Vec<BuildId> {
         eventually("everything is as it should be", || async {
             // It goes after its build is recorded. Looked at last, it might go while the old builds are looked at.
             let request = self.0.images().build_request(&image()).await.unwrap();
@@ -344,8 +357,8 @@ impl Records {
         .await
     }
 
-    /// The same, while somebody waits for a build.
-    pub(crate) async fn settled_but_asked(&self, count: usize, cloud: &impl Clouds) {
+    /// Like [`Self::settled`], with a pending build request.
+    pub(crate) async fn settled_but_asked(&self, count: usize, cloud: &impl UploadedImages) {
         eventually("nothing but a build is missing", || async {
             let request = self.0.images().build_request(&image()).await.unwrap();
             assert!(request.is_some());
@@ -354,7 +367,11 @@ impl Records {
         .await;
     }
 
-    async fn as_it_should_be(&self, count: usize, cloud: &impl Clouds) -> Option<Vec<BuildId>> {
+    async fn as_it_should_be(
+        &self,
+        count: usize,
+        cloud: &impl UploadedImages,
+    ) -> Option<Vec<BuildId>> {
         let builds = self.builds().await;
         let uploads = self.uploads().await;
         let recorded: BTreeSet<String> = uploads

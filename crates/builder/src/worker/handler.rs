@@ -1,4 +1,4 @@
-//! From a job to its answer.
+//! Runs gearman jobs and returns their results.
 
 use std::sync::Weak;
 
@@ -6,20 +6,20 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use nodeyard_gearman::worker::{Job, JobError, JobHandler};
 
-use super::problem::Problem;
-use super::{Context, build, delete, info, upload, upload_delete};
-use crate::jobs::{Failure, FailureKind, Function};
+use super::task_error::TaskError;
+use super::{WorkerContext, build, delete, info, upload, upload_delete};
+use crate::jobs::{FailureKind, Function, JobFailure};
 
-/// Answers the jobs of one function.
+/// Handles the jobs of one function.
 #[derive(Debug)]
-pub(super) struct Answer {
-    /// The functions are the context's own, so this must not keep it.
-    pub(super) context: Weak<Context>,
+pub(super) struct FunctionHandler {
+    /// Weak, because the context owns the registered functions.
+    pub(super) context: Weak<WorkerContext>,
     pub(super) function: Function,
 }
 
 #[async_trait]
-impl JobHandler for Answer {
+impl JobHandler for FunctionHandler {
     async fn run(&self, job: Job) -> Result<Bytes, JobError> {
         let Some(context) = self.context.upgrade() else {
             return Err(JobError::Fail);
@@ -43,13 +43,13 @@ impl JobHandler for Answer {
         }
         match answer {
             Ok(data) => Ok(data.into()),
-            Err(Problem::Expected(failure)) => {
-                let failure = Failure {
+            Err(TaskError::Failed(failure)) => {
+                let failure = JobFailure {
                     reason: context.redactor().mask(&failure.reason),
                     ..failure
                 };
-                let Failure { reason, kind, .. } = &failure;
-                tracing::info!(function = %self.function, ?kind, reason, "a job failed");
+                let JobFailure { reason, kind, .. } = &failure;
+                tracing::info!(function = %self.function, ?kind, reason, "job failed");
                 let is_build = matches!(self.function, Function::Build(_) | Function::Import(_));
                 if is_build && *kind == FailureKind::Unable {
                     context.pause_function(&self.function).await;
@@ -57,9 +57,9 @@ impl JobHandler for Answer {
                 job.data(failure.to_line()).await;
                 Err(JobError::Fail)
             }
-            Err(Problem::Surprise(text)) => {
+            Err(TaskError::Internal(text)) => {
                 let text = context.redactor().mask(&text);
-                tracing::error!(function = %self.function, text, "a job met a surprise");
+                tracing::error!(function = %self.function, text, "internal error while running job");
                 Err(JobError::Exception(text))
             }
         }

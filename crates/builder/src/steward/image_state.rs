@@ -1,4 +1,4 @@
-//! Draws the picture of an image for the plan.
+//! Loads the state of an image for the plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,21 +12,21 @@ use nodeyard_plan::images::{Build, Picture, Request, Upload, ZuulBuild};
 use nodeyard_store::registry::Registry;
 use nodeyard_store::{Error, Record, Result, Stat, Tree, TreePath, ext};
 
-use super::functions::Functions;
-use super::notes::{BuildNotes, Notes};
+use super::functions::RegisteredFunctions;
+use super::notes::{BuildNotes, ImageNotes};
 use super::policy;
 use super::zuul::read_market;
 
-/// The picture of an image as it is now: nothing that was written before the call is missing from it.
-pub async fn draw(
+/// Loads the current state of an image, including everything written before the call.
+pub async fn load_image_state(
     registry: &Registry,
     config: &Config,
-    functions: &Functions,
+    functions: &RegisteredFunctions,
     image: &ImageName,
 ) -> Result<Picture> {
     let tree = &**registry.tree();
     tree.sync().await?;
-    let notes = Notes::read(tree, image).await?;
+    let notes = ImageNotes::read(tree, image).await?;
     let market = read_market(tree, image).await?;
     let canary = TreePath::new(layout::image_canary(image))?;
     let canary = ext::read_json(tree, &canary).await?.unwrap_or_default();
@@ -60,7 +60,7 @@ pub async fn draw(
     })
 }
 
-/// All images of the configuration, and all that there are records of.
+/// Returns the images that have a configuration or records.
 pub async fn known_images(registry: &Registry, config: &Config) -> Result<BTreeSet<ImageName>> {
     let mut names = registry.images().names().await?;
     let configured = config.images.keys();
@@ -75,18 +75,18 @@ fn request(stat: &Stat) -> Request {
     }
 }
 
-/// None for what has no data, or none that can be read: it is left alone.
+/// Loads a build. Returns `None` for a record without data or with malformed data.
 async fn build(
     tree: &dyn Tree,
     key: BuildKey,
     record: &Record,
-    notes: &Notes,
+    notes: &ImageNotes,
 ) -> Result<Option<(BuildId, Build)>> {
-    let place = path(layout::build(&key))?;
-    let Some(value) = readable(&place, record, ImageBuild::from_json) else {
+    let record_path = path(layout::build(&key))?;
+    let Some(value) = readable(&record_path, record, ImageBuild::from_json) else {
         return Ok(None);
     };
-    let below = children(tree, &place).await?;
+    let below = children(tree, &record_path).await?;
     let known = notes.builds.get(&key.build);
     let known = known.cloned().unwrap_or_default();
     let BuildNotes { asked, dropped, .. } = known;
@@ -129,14 +129,14 @@ async fn uploads(
             continue;
         }
         let Ok(id) = name.parse() else { continue };
-        let place = dir.join(&name)?;
-        let Some(value) = readable(&place, &record, ImageUpload::from_json) else {
+        let record_path = dir.join(&name)?;
+        let Some(value) = readable(&record_path, &record, ImageUpload::from_json) else {
             if !record.data.is_empty() {
                 build.unreadable += 1;
             }
             continue;
         };
-        let lock = place.join(layout::LOCK)?;
+        let lock = record_path.join(layout::LOCK)?;
         let locked =
             record.stat.num_children > 0 && !ext::child_names(tree, &lock).await?.is_empty();
         let upload = Upload {
@@ -151,7 +151,7 @@ async fn uploads(
 }
 
 fn readable<T>(
-    place: &TreePath,
+    record_path: &TreePath,
     record: &Record,
     parse: fn(&[u8]) -> Result<T, nodeyard_model::RecordError>,
 ) -> Option<T> {
@@ -162,13 +162,13 @@ fn readable<T>(
         Ok(value) => Some(value),
         Err(error) => {
             let error = &error as &dyn std::error::Error;
-            tracing::warn!(path = %place, error, "malformed record left alone");
+            tracing::warn!(path = %record_path, error, "failed to parse record; ignoring it");
             None
         }
     }
 }
 
-/// Somebody holds the lock or waits for it.
+/// Returns whether a process holds the lock or waits for it.
 fn is_held(lock: &Record) -> bool {
     lock.stat.num_children > 0
 }
@@ -185,7 +185,7 @@ fn path(text: String) -> Result<TreePath> {
     Ok(TreePath::new(text)?)
 }
 
-/// The builds that there are records of, readable or not.
+/// Returns all builds with a record, including malformed ones.
 pub(super) async fn recorded_builds(registry: &Registry) -> Result<BTreeSet<BuildId>> {
     let tree = &**registry.tree();
     let images = registry.images().names().await?;

@@ -9,27 +9,27 @@ use nodeyard_driver::{self as driver, Driver, Owner};
 use nodeyard_driver_common::{DriverContext, DriverKinds};
 use nodeyard_model::ProviderName;
 
-/// Callers say for whom they ask, so there is no natural end to the number of drivers.
-const MOST: usize = 64;
+/// The maximum number of drivers, because callers choose the owner.
+const MAX_DRIVERS: usize = 64;
 
-/// Drivers that were made, for as long as the configuration of their provider stays.
-pub(super) struct Drivers {
+/// Caches drivers until the configuration of their provider changes.
+pub(super) struct DriverCache {
     kinds: DriverKinds,
-    made: Mutex<HashMap<(driver::SystemId, ProviderName), Made>>,
+    made: Mutex<HashMap<(driver::SystemId, ProviderName), CachedDriver>>,
 }
 
-struct Made {
+struct CachedDriver {
     config: config::Provider,
     driver: Arc<dyn Driver>,
 }
 
-impl fmt::Debug for Drivers {
+impl fmt::Debug for DriverCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Drivers")
+        f.write_str("DriverCache")
     }
 }
 
-impl Drivers {
+impl DriverCache {
     pub(super) fn new(kinds: DriverKinds) -> Self {
         Self {
             kinds,
@@ -37,7 +37,7 @@ impl Drivers {
         }
     }
 
-    /// Returns the kinds that drivers are made of.
+    /// Returns the driver kinds.
     pub(super) fn kinds(&self) -> &DriverKinds {
         &self.kinds
     }
@@ -54,11 +54,11 @@ impl Drivers {
         }
         let context = DriverContext::new(owner.clone());
         let driver = self.kinds.make(provider, context)?;
-        if made.len() >= MOST {
+        if made.len() >= MAX_DRIVERS {
             made.clear();
         }
         let config = provider.clone();
-        let entry = Made {
+        let entry = CachedDriver {
             config,
             driver: Arc::clone(&driver),
         };

@@ -1,4 +1,4 @@
-//! Tells changes of what is being done, for metrics.
+//! Reports changes of work states as events, for metrics.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,19 +6,19 @@ use std::sync::Arc;
 use nodeyard_model::{ImageName, ProviderName};
 use nodeyard_plan::images::{BuildVerdict, Explanation, UploadVerdict, WhyBuild};
 
-use crate::steward::events::{Events, WorkState};
+use crate::steward::events::{StewardEvents, WorkState};
 
-/// What was told last.
+/// The states that were last reported.
 #[derive(Debug)]
-pub(super) struct States {
-    events: Arc<dyn Events>,
+pub(super) struct WorkStates {
+    events: Arc<dyn StewardEvents>,
     builds: HashMap<ImageName, WorkState>,
     uploads: HashMap<(ImageName, ProviderName), WorkState>,
     requests: HashMap<ImageName, bool>,
 }
 
-impl States {
-    pub(super) fn new(events: Arc<dyn Events>) -> Self {
+impl WorkStates {
+    pub(super) fn new(events: Arc<dyn StewardEvents>) -> Self {
         Self {
             events,
             builds: HashMap::new(),
@@ -27,7 +27,7 @@ impl States {
         }
     }
 
-    pub(super) fn tell(&mut self, explanation: &Explanation) {
+    pub(super) fn update(&mut self, explanation: &Explanation) {
         let image = &explanation.image;
         let state = match explanation.build {
             BuildVerdict::Paused { .. } => WorkState::Paused,
@@ -56,8 +56,8 @@ impl States {
                 _ => WorkState::Idle,
             };
             let provider = &report.provider;
-            let place = (image.clone(), provider.clone());
-            if self.uploads.insert(place, state) != Some(state) {
+            let key = (image.clone(), provider.clone());
+            if self.uploads.insert(key, state) != Some(state) {
                 self.events.uploading(image, provider, state);
             }
         }

@@ -1,22 +1,22 @@
-//! Why a job has no result.
+//! Errors of jobs and shared tasks.
 
 use nodeyard_image::{CommitError, ConvertError};
 use nodeyard_model::{coded, with_causes};
 use tokio::task::JoinError;
 
-use crate::jobs::{BadPayload, Failure, FailureKind};
+use crate::jobs::{FailureKind, InvalidPayload, JobFailure};
 use crate::source::SourceError;
 
-/// Why a job has no result.
+/// The error of a job or shared task.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Problem {
-    /// The caller gets the reason, and WORK_FAIL.
-    Expected(Failure),
-    /// The caller gets WORK_EXCEPTION with this text.
-    Surprise(String),
+pub(super) enum TaskError {
+    /// A failure that is sent to the caller with WORK_FAIL.
+    Failed(JobFailure),
+    /// An internal error, sent to the caller as WORK_EXCEPTION with this text.
+    Internal(String),
 }
 
-impl Problem {
+impl TaskError {
     pub(super) fn refused(reason: impl Into<String>) -> Self {
         Self::new(FailureKind::Refused, reason)
     }
@@ -38,26 +38,25 @@ impl Problem {
     }
 
     pub(super) fn new(kind: FailureKind, reason: impl Into<String>) -> Self {
-        Self::Expected(Failure::new(kind, reason))
+        Self::Failed(JobFailure::new(kind, reason))
     }
 
-    /// As it is kept in a manifest, and as others are told who ask later. A mistake of this program says nothing of
-    /// what it worked on, so another may try.
-    pub(super) fn into_failure(self) -> Failure {
+    /// Converts the error for manifests and later queries. An internal error can be retried by another worker.
+    pub(super) fn into_failure(self) -> JobFailure {
         match self {
-            Self::Expected(failure) => failure,
-            Self::Surprise(reason) => Failure::new(FailureKind::Unable, reason),
+            Self::Failed(failure) => failure,
+            Self::Internal(reason) => JobFailure::new(FailureKind::Unable, reason),
         }
     }
 }
 
-impl From<BadPayload> for Problem {
-    fn from(error: BadPayload) -> Self {
+impl From<InvalidPayload> for TaskError {
+    fn from(error: InvalidPayload) -> Self {
         Self::refused(with_causes(&error))
     }
 }
 
-impl From<CommitError> for Problem {
+impl From<CommitError> for TaskError {
     fn from(error: CommitError) -> Self {
         match error {
             CommitError::File(_) => Self::unable(coded(&error)),
@@ -66,7 +65,7 @@ impl From<CommitError> for Problem {
     }
 }
 
-impl From<nodeyard_image::Error> for Problem {
+impl From<nodeyard_image::Error> for TaskError {
     fn from(error: nodeyard_image::Error) -> Self {
         use nodeyard_image::Error as E;
         let kind = match &error {
@@ -79,7 +78,7 @@ impl From<nodeyard_image::Error> for Problem {
     }
 }
 
-impl From<ConvertError> for Problem {
+impl From<ConvertError> for TaskError {
     fn from(error: ConvertError) -> Self {
         match error {
             ConvertError::Repository(error) => error.into(),
@@ -89,39 +88,39 @@ impl From<ConvertError> for Problem {
     }
 }
 
-impl From<SourceError> for Problem {
+impl From<SourceError> for TaskError {
     fn from(error: SourceError) -> Self {
         let kind = match &error {
             // Another worker may have the program.
             SourceError::Start { .. } => FailureKind::Unable,
             _ => FailureKind::Failed,
         };
-        Self::Expected(Failure {
+        Self::Failed(JobFailure {
             exit_code: error.exit_code(),
-            ..Failure::new(kind, coded(&error))
+            ..JobFailure::new(kind, coded(&error))
         })
     }
 }
 
-impl From<JoinError> for Problem {
+impl From<JoinError> for TaskError {
     fn from(error: JoinError) -> Self {
-        // The text of a panic is for our log only.
+        // The panic message is only logged.
         tracing::error!(
             error = &error as &dyn std::error::Error,
-            "image work has panicked"
+            "image work panicked"
         );
-        Self::Surprise("this worker made a mistake; its log has more".to_owned())
+        Self::Internal("internal error of the worker: see its log".to_owned())
     }
 }
 
-/// Does something that blocks.
+/// Runs blocking work on a separate thread.
 pub(super) async fn blocking<T, E>(
     work: impl FnOnce() -> Result<T, E> + Send + 'static,
-) -> Result<T, Problem>
+) -> Result<T, TaskError>
 where
     T: Send + 'static,
     E: Send + 'static,
-    Problem: From<E>,
+    TaskError: From<E>,
 {
     Ok(tokio::task::spawn_blocking(work).await??)
 }
@@ -131,9 +130,9 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_panic_is_not_held_against_what_was_worked_on() {
+    async fn a_panic_is_a_retryable_failure() {
         let panicked = tokio::spawn(async { panic!("a mistake") }).await;
-        let problem = Problem::from(panicked.unwrap_err());
+        let problem = TaskError::from(panicked.unwrap_err());
         assert_eq!(problem.into_failure().kind, FailureKind::Unable);
     }
 }

@@ -1,4 +1,4 @@
-//! One upload, from the file to the cloud.
+//! Runs one upload: verifies, converts and uploads a file, and runs the hook.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -14,80 +14,81 @@ use nodeyard_model::{UploadKey, coded, now};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::{Key, STEP, find_driver, upload_key};
+use super::{STEP, UploadTaskKey, find_driver, upload_key};
 use crate::jobs::{UploadJob, UploadResult};
 use crate::worker::info::{INTERRUPTED_UPLOAD, to_manifest};
-use crate::worker::problem::{Problem, blocking};
-use crate::worker::provider::UploadSettings;
-use crate::worker::{Context, cloud, hook};
+use crate::worker::provider::ProviderUploadSettings;
+use crate::worker::task_error::{TaskError, blocking};
+use crate::worker::{WorkerContext, cloud, hook};
 
-/// How long a cloud gets to remove what an upload has left in it.
+/// The time limit for deleting the remains of a failed upload.
 const CLEANUP_LIMIT: Duration = Duration::from_secs(300);
 
-/// A cloud may fetch or check what it got for hours, but not for ever.
-const USUAL_LIMIT: Duration = Duration::from_secs(24 * 60 * 60);
+/// The default time limit of an upload, which may take a cloud hours to process.
+const DEFAULT_UPLOAD_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Why an upload came to nothing.
-struct Vain {
-    problem: Problem,
-    /// Something of it may be in the cloud.
-    leaves_remains: bool,
+/// A failed upload.
+struct FailedUpload {
+    problem: TaskError,
+    /// Whether remains of it may be in the cloud.
+    may_remain_in_cloud: bool,
 }
 
-impl From<Problem> for Vain {
-    fn from(problem: Problem) -> Self {
+impl From<TaskError> for FailedUpload {
+    fn from(problem: TaskError) -> Self {
         Self {
             problem,
-            leaves_remains: false,
+            may_remain_in_cloud: false,
         }
     }
 }
 
-/// One upload.
-pub(super) struct Upload {
-    context: Arc<Context>,
+/// An upload to be run.
+pub(super) struct UploadTask {
+    context: Arc<WorkerContext>,
     manifest: Arc<Manifest>,
-    key: Key,
-    /// An earlier worker may have begun it.
+    key: UploadTaskKey,
+    /// Whether an earlier worker may have started it.
     resumed: bool,
-    settings: UploadSettings,
+    settings: ProviderUploadSettings,
     format: Format,
     driver: Arc<dyn Driver>,
     owner: Owner,
     name: Box<str>,
 }
 
-impl Upload {
+impl UploadTask {
     pub(super) fn of(
-        context: &Arc<Context>,
+        context: &Arc<WorkerContext>,
         manifest: &Arc<Manifest>,
         order: &UploadJob,
-        key: Key,
+        key: UploadTaskKey,
         resumed: bool,
-    ) -> Result<Self, Problem> {
+    ) -> Result<Self, TaskError> {
         let config = context.config();
         let image = &manifest.image;
-        let asked = order.image_name.as_ref().unwrap_or(image);
-        if asked != image {
+        let requested = order.image_name.as_ref().unwrap_or(image);
+        if requested != image {
             let id = &key.id;
-            return Err(Problem::refused(format!(
-                "{id} is an image of {image}, not of {asked}"
+            return Err(TaskError::refused(format!(
+                "image {id} was built for {image}, not for {requested}"
             )));
         }
         let (driver, owner) =
             find_driver(context, &config, order.managed.as_deref(), &key.provider)?;
         let provider = &key.provider;
         let settings = config.provider(provider.as_str()).and_then(|found| {
-            UploadSettings::of(context.drivers.kinds(), &config, found, image.as_str())
+            ProviderUploadSettings::of(context.drivers.kinds(), &config, found, image.as_str())
         });
         let mut settings = settings.ok_or_else(|| {
-            Problem::refused(format!(
-                "provider {provider} does not use image {image} here"
+            TaskError::refused(format!(
+                "provider {provider} does not use image {image} in this worker's configuration"
             ))
         })?;
         settings.metadata.extend(order.metadata.clone());
         let format = settings.format.parse();
-        let format = format.map_err(|error: InvalidFormat| Problem::refused(error.to_string()))?;
+        let format =
+            format.map_err(|error: InvalidFormat| TaskError::refused(error.to_string()))?;
         let name = match &order.external_name {
             Some(name) => name.clone(),
             None => settings.external_name(image, key.upload, now())?,
@@ -105,14 +106,14 @@ impl Upload {
         })
     }
 
-    pub(super) async fn run(self, steps: watch::Sender<u64>) -> Result<UploadResult, Problem> {
+    pub(super) async fn run(self, steps: watch::Sender<u64>) -> Result<UploadResult, TaskError> {
         self.record(UploadOutcome::Pending).await?;
-        let begun = Instant::now();
-        let outcome = self.bring(&steps).await;
+        let started = Instant::now();
+        let outcome = self.upload(&steps).await;
         self.context.events.uploaded(
             &self.manifest.image,
             &self.key.provider,
-            begun.elapsed(),
+            started.elapsed(),
             outcome.is_ok(),
         );
         match &outcome {
@@ -123,27 +124,27 @@ impl Upload {
                     format: done.format.clone(),
                 };
                 if let Err(problem) = self.record(ready).await {
-                    // It is there all the same, and the caller is told.
-                    tracing::error!(id = %self.key.id, ?problem, "an upload cannot be noted");
+                    // The upload succeeded, and the caller gets the result.
+                    tracing::error!(id = %self.key.id, ?problem, "failed to record completed upload");
                 }
             }
-            // It goes on when it is asked for again. What has no record is removed by the next worker.
+            // It is resumed by the next request. Remains of an upload without a record are deleted by the next worker.
             Err(_) if self.context.stopping.is_cancelled() => {
                 if self.key.has_record() {
                     self.record(UploadOutcome::Interrupted).await?;
                 }
             }
-            // The note that it is under way lets this worker try again to remove what is left; a steward does so by its record.
-            Err(vain) if vain.leaves_remains && !self.key.has_record() => {}
-            Err(vain) => {
-                let failure = to_manifest(&vain.problem.clone().into_failure());
+            // It stays pending, so that this worker retries the deletion of its remains. A steward does that by its record.
+            Err(failed) if failed.may_remain_in_cloud && !self.key.has_record() => {}
+            Err(failed) => {
+                let failure = to_manifest(&failed.problem.clone().into_failure());
                 self.record(UploadOutcome::Failed(failure)).await?;
             }
         }
-        outcome.map_err(|vain| vain.problem)
+        outcome.map_err(|failed| failed.problem)
     }
 
-    async fn record(&self, outcome: UploadOutcome) -> Result<(), Problem> {
+    async fn record(&self, outcome: UploadOutcome) -> Result<(), TaskError> {
         let (repository, key) = (self.context.repository.clone(), self.key.clone());
         blocking(move || {
             repository.record_upload(&key.id, &key.provider, Some(key.upload), outcome)
@@ -151,12 +152,12 @@ impl Upload {
         .await
     }
 
-    async fn bring(&self, steps: &watch::Sender<u64>) -> Result<UploadResult, Vain> {
+    async fn upload(&self, steps: &watch::Sender<u64>) -> Result<UploadResult, FailedUpload> {
         self.verify().await?;
         let file = self.file(steps).await?;
         steps.send_replace(STEP);
         let order = self.order(file.clone());
-        let limit = self.settings.timeout.unwrap_or(USUAL_LIMIT);
+        let limit = self.settings.timeout.unwrap_or(DEFAULT_UPLOAD_TIMEOUT);
         let progress = Progress::default();
         let uploaded = cloud::upload(&*self.driver, &order, &progress);
         let uploaded = tokio::select! {
@@ -169,16 +170,16 @@ impl Upload {
             Ok(Ok(image)) => {
                 steps.send_replace(2 * STEP);
                 external_id = Some(image.external_id.clone());
-                match self.agreed(&image, &file, limit).await {
+                match self.run_hook(&image, &file, limit).await {
                     Ok(()) => return Ok(self.result(image).await),
                     Err(problem) => problem,
                 }
             }
             Ok(Err(error)) => {
                 let provider = &self.key.provider;
-                Problem::failed(format!("upload to {provider}: {}", coded(&error)))
+                TaskError::failed(format!("upload to {provider}: {}", coded(&error)))
             }
-            Err(_) => Problem::failed(format!(
+            Err(_) => TaskError::failed(format!(
                 "the upload took longer than {} allows, {} seconds",
                 self.key.provider,
                 limit.as_secs()
@@ -187,14 +188,14 @@ impl Upload {
         if self.context.stopping.is_cancelled() {
             return Err(stopped().into());
         }
-        Err(Vain {
+        Err(FailedUpload {
             problem,
-            leaves_remains: !self.clean_up(external_id).await,
+            may_remain_in_cloud: !self.clean_up(external_id).await,
         })
     }
 
-    /// What another builder has left here nobody has checked yet.
-    async fn verify(&self) -> Result<(), Problem> {
+    /// Verifies files that were not built by this worker.
+    async fn verify(&self) -> Result<(), TaskError> {
         let (repository, id) = (self.context.repository.clone(), self.key.id.clone());
         let files = self.manifest.files.iter();
         let unchecked = files.filter(|(_, file)| file.verified.is_none());
@@ -210,8 +211,8 @@ impl Upload {
         }
     }
 
-    /// The file in the provider's format, converted if need be.
-    async fn file(&self, steps: &watch::Sender<u64>) -> Result<PathBuf, Problem> {
+    /// Returns the file in the format of the provider, converting it if needed.
+    async fn file(&self, steps: &watch::Sender<u64>) -> Result<PathBuf, TaskError> {
         let (repository, id) = (self.context.repository.clone(), self.key.id.clone());
         if self.manifest.files.contains_key(&self.format) {
             return Ok(repository.path(&id, &self.format)?);
@@ -257,25 +258,25 @@ impl Upload {
         upload_key(&self.manifest, &self.key)
     }
 
-    /// Whether the hook has nothing against the upload.
-    async fn agreed(
+    /// Runs the post-upload hook, if there is one.
+    async fn run_hook(
         &self,
         image: &UploadedImage,
         file: &Path,
         limit: Duration,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), TaskError> {
         let Some(hook) = &self.settings.hook else {
             return Ok(());
         };
         let stop = self.context.stopping.child_token();
         let id = image.external_id.to_string();
-        let asked = hook::run(&self.context, hook, &self.key.provider, &id, file, &stop);
-        tokio::pin!(asked);
+        let hook_run = hook::run(&self.context, hook, &self.key.provider, &id, file, &stop);
+        tokio::pin!(hook_run);
         tokio::select! {
-            agreed = &mut asked => return agreed,
+            result = &mut hook_run => return result,
             () = tokio::time::sleep(limit) => stop.cancel(),
         }
-        asked.await
+        hook_run.await
     }
 
     async fn result(&self, image: UploadedImage) -> UploadResult {
@@ -287,7 +288,7 @@ impl Upload {
         }
     }
 
-    /// What a worker before us has called it; its name has another time in it.
+    /// Returns the name that an earlier worker gave the image, which contains another time.
     async fn name_in_cloud(&self, image: &UploadedImage) -> Option<Box<str>> {
         if !self.resumed {
             return None;
@@ -297,7 +298,7 @@ impl Upload {
         Some(found.name)
     }
 
-    /// Removes from the cloud what is of no use; false if that did not work.
+    /// Deletes the remains of a failed upload from the cloud. Returns whether that succeeded.
     async fn clean_up(&self, external_id: Option<ExternalId>) -> bool {
         let target = ImageTarget {
             upload: self.upload_key(),
@@ -312,13 +313,13 @@ impl Upload {
         };
         tracing::warn!(
             error = &*error, id = %self.key.id, provider = %self.key.provider, upload = %self.key.upload,
-            "what a failed upload left in the cloud could not be removed"
+            "failed to delete remains of failed upload from cloud"
         );
         false
     }
 }
 
-/// Tells how much of the file has arrived.
+/// Reports the transferred part of the file as progress.
 async fn follow(progress: &Progress, steps: &watch::Sender<u64>) -> Infallible {
     let mut reported = progress.subscribe();
     loop {
@@ -331,6 +332,6 @@ async fn follow(progress: &Progress, steps: &watch::Sender<u64>) -> Infallible {
     }
 }
 
-fn stopped() -> Problem {
-    Problem::interrupted(INTERRUPTED_UPLOAD)
+fn stopped() -> TaskError {
+    TaskError::interrupted(INTERRUPTED_UPLOAD)
 }
