@@ -24,7 +24,7 @@ pub(crate) async fn run(ctx: Context, provider: Arc<Provider>, ended: Cancellati
                 provider = %provider.name,
                 error = &error as &dyn std::error::Error,
                 retry_in = ?PAUSE,
-                "background work of driver failed; restarting"
+                "failed to run background work of driver; restarting"
             );
             sleep(PAUSE).await;
         }

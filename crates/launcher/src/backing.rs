@@ -43,7 +43,7 @@ use crate::commit::set_node;
 use crate::context::Context;
 use follow::{CatchUp, Follower};
 
-/// As urgent as anything can be: somebody waits for what will stand on it.
+/// The highest priority: a request waits for a slot on it.
 const PRECEDENCE: u16 = 100;
 
 /// What one provider asks for and holds.
@@ -215,7 +215,7 @@ impl StoreBacking {
                 self.caught_up(None).await?;
                 Ok(true)
             }
-            // Of a write whose answer was lost, the record tells.
+            // If the response to a write was lost, the record shows the result.
             Err(
                 store::Error::BadVersion { .. }
                 | store::Error::NoNode { .. }
@@ -277,7 +277,7 @@ impl StoreBacking {
 enum Accepted {
     /// The request is over, one way or another, or will be seen to be.
     Settled,
-    /// Somebody else has the lock of the node.
+    /// Another contender holds the lock of the node.
     Busy(NodeId),
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use nodeyard_model::{NodeId, RequestId};
 use nodeyard_plan::PoolKey;
-use nodeyard_plan::explain::{Ended, Explanation};
+use nodeyard_plan::explain::{AssignmentExplanation, EndedRequest};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::history::History;
@@ -20,7 +20,7 @@ pub struct Handle {
 
 #[derive(Debug)]
 pub(crate) enum Query {
-    Explain(RequestId, oneshot::Sender<Option<Explanation>>),
+    Explain(RequestId, oneshot::Sender<Option<AssignmentExplanation>>),
     Status(oneshot::Sender<Status>),
     Drain(
         DrainScope,
@@ -63,23 +63,23 @@ pub struct DrainStatus {
 }
 
 impl Handle {
-    /// True after the first look at everything.
+    /// True after the first full check.
     pub fn is_ready(&self) -> bool {
         *self.ready.borrow()
     }
 
-    /// True from the first look at everything on.
+    /// True from the first full check on.
     pub fn ready(&self) -> watch::Receiver<bool> {
         self.ready.clone()
     }
 
-    /// Returns when the launcher has looked at everything once; false if it has ended before.
+    /// Waits for the first full check. Returns false if the launcher has ended before.
     pub async fn until_ready(&mut self) -> bool {
         self.ready.wait_for(|ready| *ready).await.is_ok()
     }
 
     /// Why a request waits; none if there is no such request, or the launcher has ended.
-    pub async fn explain(&self, request: RequestId) -> Option<Explanation> {
+    pub async fn explain(&self, request: RequestId) -> Option<AssignmentExplanation> {
         self.ask(|answer| Query::Explain(request, answer))
             .await
             .flatten()
@@ -87,7 +87,7 @@ impl Handle {
 
     /// What became of a request that this launcher has served, declined or seen waiting, for a while after its
     /// end. Some of it is in the store, too: [`crate::history::read`].
-    pub fn ended(&self, request: RequestId) -> Option<Arc<Ended>> {
+    pub fn ended(&self, request: RequestId) -> Option<Arc<EndedRequest>> {
         self.history.get(request)
     }
 

@@ -1,18 +1,18 @@
-//! The launcher: serves node requests, looks after nodes from launch to deletion, and cleans up.
+//! The launcher: serves node requests, manages nodes from launch to deletion, and cleans up.
 //!
 //! ```text
 //!             store ──views──►  dispatcher ──► plan (pure)
 //!                                │    ▲
 //!                        orders  │    │  reports
 //!                                ▼    │
-//!        serve a request · settle a node · recover a request · keep a roster · look at a cloud
+//!        serve a request · settle a node · recover a request · keep a roster · poll a cloud
 //!                │                 │                                │
 //!              store            drivers ────────────────────────► clouds
 //! ```
 //!
-//! The dispatcher owns the picture and decides; each piece of work is a task with private state. What a task may
+//! The dispatcher owns the scheduler and decides; everything else is a task with private state. What a task may
 //! write to a record is decided by [`nodeyard_plan::protocol`], on the record as it was read under its lock.
-//! Nothing is kept in memory that a restart would miss.
+//! No state in memory has to survive a restart.
 //!
 //! The launcher knows the traits of stores, drivers and scanners, never a concrete one.
 

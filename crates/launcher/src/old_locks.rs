@@ -77,11 +77,11 @@ async fn remove_one(
 ) -> Result<()> {
     match requests.get(id).await {
         Ok(None) => {}
-        // Whoever can read it may want the lock.
+        // Any reader may contend for the lock.
         Ok(Some(_)) | Err(Error::Malformed { .. }) => return Ok(()),
         Err(error) => return Err(error),
     }
-    // Somebody may have removed it, and somebody else may have made it again.
+    // It may have been removed and created again meanwhile.
     match requests.lock_dir(id).await? {
         Some(stat) if is_old(Timestamp::from_millis(stat.mtime)) => {
             requests.delete_lock_dir(id).await

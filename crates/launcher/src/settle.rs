@@ -8,7 +8,7 @@ use std::sync::Arc;
 use nodeyard_model::{Node, NodeId, NodeState, RequestId, layout};
 use nodeyard_plan::protocol::{
     self,
-    node::{Clean, Seen},
+    node::{Clean, ObservedState},
 };
 use nodeyard_store::ext::{self, persist_in_session};
 use nodeyard_store::registry::{Attempt, Held, Patience};
@@ -159,14 +159,14 @@ async fn remove_record(ctx: &Context, id: NodeId, held: Held<Node>) -> Result<Se
 }
 
 /// Spawns [`retire`].
-pub(crate) fn spawn_retire(ctx: &Context, id: NodeId, seen: Seen, why: String) {
+pub(crate) fn spawn_retire(ctx: &Context, id: NodeId, seen: ObservedState, why: String) {
     let work = retire(ctx.clone(), id, seen, why);
     ctx.spawn(id, work, Report::NotEvicted(id));
 }
 
 /// Marks an idle or held node for deletion if it is still as it was seen: it takes room that a request needs, or is too
 /// old. [`run`] does the rest.
-pub(crate) async fn retire(ctx: Context, id: NodeId, seen: Seen, why: String) {
+pub(crate) async fn retire(ctx: Context, id: NodeId, seen: ObservedState, why: String) {
     let retired = async {
         let Some(held) = ctx.registry.nodes().lock(id, Patience::None).await?.held() else {
             return Ok(false);

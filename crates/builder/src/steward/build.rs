@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use nodeyard_image::ImageId;
 use nodeyard_model::{BuildId, BuildKey, BuildState, Formats, ImageBuild, ImageName};
-use nodeyard_plan::images::{Action, Picture, Subject};
+use nodeyard_plan::images::{Action, ImageState, Subject};
 use nodeyard_store::Result;
 use nodeyard_store::lock::LockGuard;
 use serde::Serialize;
@@ -91,12 +91,12 @@ impl Context {
         &self,
         image: &ImageName,
         action: &Action,
-    ) -> Result<Option<(Claim, Picture)>> {
+    ) -> Result<Option<(Claim, ImageState)>> {
         let lock = self.registry.images().building_lock(image)?;
         let Some(claim) = Claim::attempt(lock).await? else {
             return Ok(None);
         };
-        let unlock = |picture: &mut Picture| picture.building = false;
+        let unlock = |picture: &mut ImageState| picture.building = false;
         if let Some(picture) = self.confirm(image, action, unlock).await? {
             return Ok(Some((claim, picture)));
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use nodeyard_config::{Config, ImageDefinition};
 pub(super) use nodeyard_model::now;
 use nodeyard_model::{BuildId, BuildKey, ImageName};
-use nodeyard_plan::images::{self, Action, Pace, Picture, Plan, Setback, Subject};
+use nodeyard_plan::images::{self, Action, BackoffState, ImageState, Pace, Plan, Subject};
 use nodeyard_store::Result;
 use nodeyard_store::registry::Registry;
 use tokio::sync::{Semaphore, watch};
@@ -90,11 +90,15 @@ impl Context {
         self.config.borrow().images.get(image.as_str()).cloned()
     }
 
-    pub(super) async fn draw(&self, image: &ImageName, functions: &Functions) -> Result<Picture> {
+    pub(super) async fn draw(
+        &self,
+        image: &ImageName,
+        functions: &Functions,
+    ) -> Result<ImageState> {
         picture::draw(&self.registry, &self.config(), functions, image).await
     }
 
-    pub(super) fn decide(&self, picture: &Picture) -> Plan {
+    pub(super) fn decide(&self, picture: &ImageState) -> Plan {
         images::decide(picture, &self.pace, now())
     }
 
@@ -104,8 +108,8 @@ impl Context {
         &self,
         image: &ImageName,
         action: &Action,
-        unlock: impl FnOnce(&mut Picture),
-    ) -> Result<Option<Picture>> {
+        unlock: impl FnOnce(&mut ImageState),
+    ) -> Result<Option<ImageState>> {
         let functions = self.directory.fresh().await;
         let mut picture = self.draw(image, &functions).await?;
         unlock(&mut picture);
@@ -132,7 +136,7 @@ impl Context {
             Subject::Build => self.registry.images().build_request(image).await?,
             _ => None,
         };
-        let latest = Setback {
+        let latest = BackoffState {
             failures: u32::from(counts),
             uncounted: u32::from(!counts),
             at: now(),

@@ -13,7 +13,7 @@ use nodeyard_gearman::GearmanEndpoint;
 use nodeyard_gearman::client::{AdminClient, AdminError};
 use nodeyard_image::ImageId;
 use nodeyard_model::{BuildId, ImageName, ProviderName};
-use nodeyard_plan::images::{Answered, Services};
+use nodeyard_plan::images::{AvailableFunctions, Services};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
@@ -119,7 +119,7 @@ impl Functions {
                 delete.insert(*build);
             }
         }
-        Services::Known(Answered {
+        Services::Known(AvailableFunctions {
             build: self.answers(&Function::Build(image.clone())),
             import: self.answers(&Function::Import(image.clone())),
             upload,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use nodeyard_model::{BuildId, ImageName, Timestamp, layout};
-use nodeyard_plan::images::{JobDurations, Setback, Subject};
+use nodeyard_plan::images::{BackoffState, JobDurations, Subject};
 use nodeyard_store::{CreateMode, Error, Record, Result, Tree, TreePath, Version, ext};
 use serde::{Deserialize, Serialize};
 
@@ -24,7 +24,7 @@ const MAX_UNCOUNTED: u32 = 5;
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Notes {
     /// What failed lately, how often and why.
-    pub setbacks: BTreeMap<Subject, Setback>,
+    pub setbacks: BTreeMap<Subject, BackoffState>,
     pub builds: BTreeMap<BuildId, BuildNotes>,
     /// How long the last builds and uploads took.
     pub durations: JobDurations,
@@ -52,7 +52,7 @@ pub struct BuildNotes {
 #[derive(Default, Serialize, Deserialize)]
 struct Stored {
     #[serde(default)]
-    setbacks: Vec<(Subject, Setback)>,
+    setbacks: Vec<(Subject, BackoffState)>,
     #[serde(default)]
     builds: BTreeMap<BuildId, BuildNotes>,
     #[serde(default)]
@@ -112,7 +112,7 @@ impl Notes {
 
     /// Records a failure; `latest` says by its numbers whether it counts. Too many in a row that do not count are one that
     /// does.
-    pub(super) fn fail(&mut self, subject: Subject, latest: Setback, counts_anew: bool) {
+    pub(super) fn fail(&mut self, subject: Subject, latest: BackoffState, counts_anew: bool) {
         let last = self.setbacks.get(&subject);
         let failures = last.map_or(0, |last| last.failures);
         let failures = if counts_anew { 0 } else { failures };
@@ -123,7 +123,7 @@ impl Notes {
         } else {
             (failures, uncounted)
         };
-        let setback = Setback {
+        let setback = BackoffState {
             failures,
             uncounted,
             ..latest

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 
 use nodeyard_image::ImageId;
 use nodeyard_model::{BuildId, BuildKey, BuildState, ImageBuild, ImageName, Timestamp};
-use nodeyard_plan::images::{Origin, Picture};
+use nodeyard_plan::images::{ImageOrigin, ImageState};
 use nodeyard_store::Result;
 
 use super::calls::Answer;
@@ -95,7 +95,7 @@ impl Context {
 
     /// Takes over a lost build in place of one that is about to begin. The caller has the lock of the image, and `picture` does
     /// not show it.
-    pub(super) async fn adopt_any(&self, picture: &Picture) -> Result<bool> {
+    pub(super) async fn adopt_any(&self, picture: &ImageState) -> Result<bool> {
         for build in self.unrecorded().await? {
             if self.is_lost(&picture.image, build).await?
                 && let Some(info) = self.orphan(build).await?
@@ -108,7 +108,7 @@ impl Context {
     }
 
     /// Records a lost build as one under way, if it is of use. Whoever resumes that asks its worker what became of it.
-    async fn adopt(&self, picture: &Picture, info: &ImageInfo, build: BuildId) -> Result<bool> {
+    async fn adopt(&self, picture: &ImageState, info: &ImageInfo, build: BuildId) -> Result<bool> {
         if !is_wanted(picture, info, now()) {
             return Ok(false);
         }
@@ -160,11 +160,11 @@ fn key_of(info: &ImageInfo, build: BuildId) -> BuildKey {
 
 /// Whether a lost build is what a build would make now: nothing newer is there or under way, and nobody has asked for a
 /// newer one.
-fn is_wanted(picture: &Picture, info: &ImageInfo, now: Timestamp) -> bool {
+fn is_wanted(picture: &ImageState, info: &ImageInfo, now: Timestamp) -> bool {
     let Some(policy) = &picture.policy else {
         return false;
     };
-    let Origin::Built { rebuild_age } = policy.origin else {
+    let ImageOrigin::Built { rebuild_age } = policy.origin else {
         return false;
     };
     let has_formats = match info.state {
@@ -189,7 +189,7 @@ fn is_wanted(picture: &Picture, info: &ImageInfo, now: Timestamp) -> bool {
         && now.since(info.since) < rebuild_age
 }
 
-fn has_build_under_way(picture: &Picture) -> bool {
+fn has_build_under_way(picture: &ImageState) -> bool {
     let mut builds = picture.builds.values();
     builds.any(|build| build.state == BuildState::Building)
 }

@@ -8,7 +8,7 @@ use nodeyard_model::{
     BuildId, BuildKey, ImageBuild, ImageName, ImageUpload, ProviderName, Record as _, Timestamp,
     layout,
 };
-use nodeyard_plan::images::{Build, Picture, Request, Upload, ZuulBuild};
+use nodeyard_plan::images::{Build, ImageState, Request, Upload, ZuulBuild};
 use nodeyard_store::registry::Registry;
 use nodeyard_store::{Error, Record, Result, Stat, Tree, TreePath, ext};
 
@@ -23,7 +23,7 @@ pub async fn draw(
     config: &Config,
     functions: &Functions,
     image: &ImageName,
-) -> Result<Picture> {
+) -> Result<ImageState> {
     let tree = &**registry.tree();
     tree.sync().await?;
     let notes = Notes::read(tree, image).await?;
@@ -44,7 +44,7 @@ pub async fn draw(
     let builds: BTreeMap<BuildId, Build> =
         try_join_all(builds).await?.into_iter().flatten().collect();
     let providers = policy::providers(config, image);
-    Ok(Picture {
+    Ok(ImageState {
         image: image.clone(),
         policy: policy::image(config, image),
         services: functions.services(image, builds.keys(), providers.keys()),
@@ -53,9 +53,9 @@ pub async fn draw(
         paused: flag("pause").is_some(),
         request: flag("request-build").map(|stat| request(&stat)),
         building,
-        setbacks: notes.setbacks,
+        backoffs: notes.setbacks,
         durations: notes.durations,
-        market,
+        zuul_builds: market,
         canary,
     })
 }

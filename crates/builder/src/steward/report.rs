@@ -4,7 +4,7 @@
 //! launcher knows that nobody looks after the image.
 
 use nodeyard_model::layout;
-use nodeyard_plan::images::{Explanation, Picture, StewardReport};
+use nodeyard_plan::images::{ImageExplanation, ImageState, StewardReport};
 use nodeyard_store::{Result, TreePath, ext};
 
 use super::context::Context;
@@ -12,7 +12,7 @@ use super::progress::put;
 
 impl Context {
     /// Writes the report if it has changed. What cannot be written is written after the next look at the image.
-    pub(super) async fn report(&self, picture: &Picture, explanation: &Explanation) {
+    pub(super) async fn report(&self, picture: &ImageState, explanation: &ImageExplanation) {
         let report = StewardReport::new(picture, explanation);
         if let Err(error) = self.write_report(picture, &report).await {
             let error = &error as &dyn std::error::Error;
@@ -20,7 +20,7 @@ impl Context {
         }
     }
 
-    async fn write_report(&self, picture: &Picture, report: &StewardReport) -> Result<()> {
+    async fn write_report(&self, picture: &ImageState, report: &StewardReport) -> Result<()> {
         let data = crate::jobs::to_payload(report);
         let dir = TreePath::new(layout::image_stewards(&picture.image))?;
         let path = dir.join(&self.name)?;

@@ -15,7 +15,7 @@ use std::time::Duration;
 use nodeyard_config::{ImageSource, ZuulImage};
 use nodeyard_image::ImageId;
 use nodeyard_model::{BuildId, BuildKey, BuildState, ImageBuild, ImageName, layout};
-use nodeyard_plan::images::{Action, BadBuild, Market, Picture, is_worth_more};
+use nodeyard_plan::images::{Action, BadBuild, ImageState, ZuulBuildList, is_worth_more};
 use nodeyard_store::{Result, Tree, TreePath, ext};
 use uuid::Uuid;
 
@@ -83,7 +83,12 @@ impl Context {
 
     /// Asks, unless another steward has done so since the picture was drawn or does so now, and notes what came of it.
     /// False without an answer that makes sense.
-    async fn question(&self, image: &ImageName, stall: &Stall, picture: &Picture) -> Result<bool> {
+    async fn question(
+        &self,
+        image: &ImageName,
+        stall: &Stall,
+        picture: &ImageState,
+    ) -> Result<bool> {
         if !self.take_turn(image, picture).await? {
             return Ok(false);
         }
@@ -128,8 +133,8 @@ impl Context {
     }
 
     /// Whether it is this steward that asks. If it is gone before it has an answer, others do after a while.
-    async fn take_turn(&self, image: &ImageName, picture: &Picture) -> Result<bool> {
-        let seen = picture.market.as_ref().and_then(|market| market.asked);
+    async fn take_turn(&self, image: &ImageName, picture: &ImageState) -> Result<bool> {
+        let seen = picture.zuul_builds.as_ref().and_then(|market| market.asked);
         let limit = self.timing.zuul_answer;
         let is_ours = AtomicBool::new(false);
         change_market(&**self.registry.tree(), image, |market| {
@@ -294,22 +299,22 @@ impl Context {
 }
 
 /// Whether Zuul did not answer lately and is left alone for a while.
-fn is_pausing(picture: &Picture) -> bool {
-    picture.market.as_ref().is_some_and(|market| {
+fn is_pausing(picture: &ImageState) -> bool {
+    picture.zuul_builds.as_ref().is_some_and(|market| {
         market.error.is_some() && market.next.is_some_and(|next| next > now())
     })
 }
 
 /// What Zuul said of an image when it was last asked, by whomever.
-pub async fn read_market(tree: &dyn Tree, image: &ImageName) -> Result<Option<Market>> {
+pub async fn read_market(tree: &dyn Tree, image: &ImageName) -> Result<Option<ZuulBuildList>> {
     ext::read_json(tree, &TreePath::new(layout::image_zuul_builds(image))?).await
 }
 
 async fn change_market(
     tree: &dyn Tree,
     image: &ImageName,
-    change: impl Fn(&mut Market),
-) -> Result<Market> {
+    change: impl Fn(&mut ZuulBuildList),
+) -> Result<ZuulBuildList> {
     let path = TreePath::new(layout::image_zuul_builds(image))?;
     ext::change_json(tree, &path, change).await
 }

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use nodeyard_driver::{self as driver, Collected, Machines, Resource, ResourceKind, Tags, Target};
 use nodeyard_driver_common::ImageSettings;
 use nodeyard_model::{BuildId, Limits, NodeId, ProviderName, RequestId, Resources, UploadId};
-use nodeyard_plan::leaks::{self, Leaks, Owner};
-use nodeyard_plan::{PoolKey, Zone};
+use nodeyard_plan::leaks::{self, Leaks, ResourceOwner};
+use nodeyard_plan::{PoolKey, ZoneName};
 use nodeyard_store::Error;
 use nodeyard_store::registry::ImageId;
 use tracing::{debug, error, info, warn};
@@ -68,7 +68,7 @@ impl CloudPolls {
 impl Dispatcher {
     /// Polls the cloud that had no room for a request, against our count.
     pub(super) fn check_cloud_of(&mut self, request: RequestId) {
-        if let Some(key) = self.world.taken_by(request) {
+        if let Some(key) = self.scheduler.taken_by(request) {
             let provider = key.provider.clone();
             self.poll_cloud(&provider, CloudPoll::List);
         }
@@ -133,7 +133,7 @@ impl Dispatcher {
         self.apply(inventory);
         for (pool, request) in waited {
             // Another pool of ours may have had it meanwhile, and this one after that.
-            if self.world.taken_by(request) != Some(&pool) {
+            if self.scheduler.taken_by(request) != Some(&pool) {
                 self.release(&pool, request);
             }
         }
@@ -156,12 +156,12 @@ impl Dispatcher {
         }
         for (pool, zones) in zones {
             if let Some(run) = provider.pools.get(&pool) {
-                self.world.set_zones(&run.key, zones);
+                self.scheduler.set_zones(&run.key, zones);
             }
         }
         for (pool, label, readiness) in readiness {
             if let Some(run) = provider.pools.get(&pool) {
-                self.world.set_readiness(&run.key, &label, readiness);
+                self.scheduler.set_readiness(&run.key, &label, readiness);
             }
         }
         let Some(resources) = resources else { return };
@@ -178,25 +178,25 @@ impl Dispatcher {
         let Some(running) = self.providers.get_mut(&provider.name) else {
             return;
         };
-        let recorded = |node| self.world.counts_node(node);
+        let recorded = |node| self.scheduler.counts_node(node);
         let now = Unrecorded::among(resources, &provider.owner, recorded);
         let before = std::mem::take(&mut running.polls.unrecorded);
         let still = now.nodes.iter().filter(|(node, _)| before.contains(node));
         let leaked = still.map(|(_, takes)| takes).sum();
         running.polls.unrecorded = now.nodes.into_keys().collect();
         let limits = provider.counted(limits);
-        self.world
+        self.scheduler
             .set_provider_quota(&provider.name, limits, now.foreign, leaked);
     }
 
     fn remove_leaks(&mut self, provider: &Arc<Provider>, resources: &[Resource]) {
         let (uploads, any_upload) = self.uploads_to(&provider.name);
-        let listing: Vec<leaks::Resource> = resources
+        let listing: Vec<leaks::FoundResource> = resources
             .iter()
             .filter(|resource| resource.tags.provider.as_ref() == Some(&provider.name))
             .filter_map(listed)
             .collect();
-        let look = leaks::Look {
+        let scan = leaks::LeakScan {
             system: self.ctx.system.as_str(),
             provider: &provider.name,
             listing: &listing,
@@ -206,7 +206,7 @@ impl Dispatcher {
         };
         // Regular polls are about one clean-up interval apart.
         let apart = self.ctx.timing.cleanup / 2;
-        let leaked = match leaks::judge(&self.world, &look, apart, &mut self.sightings) {
+        let leaked = match leaks::find_leaks(&self.scheduler, &scan, apart, &mut self.sightings) {
             Leaks::Found(leaked) => leaked,
             Leaks::NoRecords { resources } => {
                 error!(
@@ -277,7 +277,7 @@ async fn check_labels(machines: &dyn Machines, inventory: &mut Inventory) {
     for (pool, settings) in &provider.settings.pools {
         let run = provider.pools.get(pool);
         if let Some(found) = ok_or_warn(&provider, machines.zones(pool).await) {
-            let found = found.iter().map(|zone| Zone::from(&**zone));
+            let found = found.iter().map(|zone| ZoneName::from(&**zone));
             inventory.zones.push((pool.clone(), found.collect()));
         }
         for (label, settings) in &settings.labels {
@@ -365,15 +365,15 @@ fn node_of(tags: &Tags, owner: &driver::Owner) -> Option<NodeId> {
 }
 
 /// Returns a resource as the plan sees it. None for images without tags: those are not ours to judge.
-fn listed(resource: &Resource) -> Option<leaks::Resource> {
+fn listed(resource: &Resource) -> Option<leaks::FoundResource> {
     let tags = &resource.tags;
     let belongs_to = match (tags.node, tags.build.zip(tags.upload)) {
-        (Some(node), _) => Owner::Node(node),
-        (None, Some((build, upload))) => Owner::Upload(build, upload),
+        (Some(node), _) => ResourceOwner::Node(node),
+        (None, Some((build, upload))) => ResourceOwner::Upload(build, upload),
         (None, None) if resource.kind == ResourceKind::IMAGES => return None,
-        (None, None) => Owner::Unknown,
+        (None, None) => ResourceOwner::Unknown,
     };
-    Some(leaks::Resource {
+    Some(leaks::FoundResource {
         kind: resource.kind.as_str().into(),
         id: resource.id.to_string().into(),
         system: tags.system.as_ref().map(|system| system.as_str().into()),

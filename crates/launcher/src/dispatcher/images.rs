@@ -3,20 +3,20 @@
 use std::collections::BTreeMap;
 
 use nodeyard_model::{ImageName, ProviderName, Timestamp};
-use nodeyard_plan::Readiness;
-use nodeyard_plan::explain::{Explanation, Says};
+use nodeyard_plan::LabelReadiness;
+use nodeyard_plan::explain::{AssignmentExplanation, PoolVerdict};
 use nodeyard_plan::images::Progress;
 use nodeyard_plan::images::availability::{
     ImageAvailability, ImageEvidence, ImageVerdict, availability,
 };
-use nodeyard_plan::verdict::{AwaitedImage, Defer, Verdict};
+use nodeyard_plan::verdict::{AwaitedImage, Defer, RequestVerdict};
 use nodeyard_store::view::Change;
 
 use super::{Dispatcher, Timer};
 use crate::image_work::{ImageWork, ImageWorkId, Reports};
 use crate::provider::uploaded_images;
 
-/// Since when nobody has been there to make an image for a provider.
+/// Since when no worker could make an image for a provider.
 pub(super) type Unattended = BTreeMap<(ProviderName, ImageName), Timestamp>;
 
 impl Dispatcher {
@@ -58,16 +58,18 @@ impl Dispatcher {
                 }
                 let readiness = readiness(image, verdict);
                 for (pool, label) in labels {
-                    self.world.set_readiness(pool, label, readiness.clone());
+                    self.scheduler.set_readiness(pool, label, readiness.clone());
                 }
             }
         }
     }
 
     /// Adds how far the images are that a request waits for.
-    pub(super) fn with_image_progress(&self, explanation: &mut Explanation) {
-        for opinion in &mut explanation.pools {
-            if let Says::Ours(Verdict::Defer(Defer::Image(awaited))) = &mut opinion.says {
+    pub(super) fn with_image_progress(&self, explanation: &mut AssignmentExplanation) {
+        for view in &mut explanation.pools {
+            if let PoolVerdict::Ours(RequestVerdict::Defer(Defer::Image(awaited))) =
+                &mut view.verdict
+            {
                 awaited.percent = self.percent(awaited);
             }
         }
@@ -90,14 +92,14 @@ impl Dispatcher {
     }
 }
 
-fn readiness(image: &ImageName, verdict: ImageVerdict) -> Readiness {
-    let missing = |reason, pending| Readiness::ImageMissing {
+fn readiness(image: &ImageName, verdict: ImageVerdict) -> LabelReadiness {
+    let missing = |reason, pending| LabelReadiness::ImageMissing {
         image: image.as_str().into(),
         reason,
         pending,
     };
     match verdict.availability {
-        ImageAvailability::Ready => Readiness::Ready,
+        ImageAvailability::Ready => LabelReadiness::Ready,
         ImageAvailability::Pending(pending) => missing(None, Some(Box::new(pending))),
         ImageAvailability::Unavailable { reason } => missing(Some(reason.into()), None),
     }

@@ -9,7 +9,7 @@ use nodeyard_driver_common::quantity;
 use nodeyard_model::{
     ComponentState, Label, Limits, PoolComponent, PoolName, ProviderName, TenantName, coded,
 };
-use nodeyard_plan::{Drains, LabelPolicy, PoolKey, Readiness};
+use nodeyard_plan::{Drains, LabelPolicy, LabelReadiness, PoolKey};
 use nodeyard_store::TreePath;
 use nodeyard_store::registry::Registration;
 use nodeyard_store::view::Change;
@@ -77,16 +77,16 @@ impl Dispatcher {
             .iter()
             .map(|(name, label)| (Label::new(name.as_str()), policy(label)))
             .collect();
-        self.world.set_ready_nodes(&self.labels);
+        self.scheduler.set_ready_nodes(&self.labels);
         let waiting = config.labels.iter().filter(|(_, of)| of.wait_for_image);
         let waiting = waiting.map(|(name, _)| Label::new(name.as_str()));
-        self.world.set_labels_that_wait(waiting.collect());
+        self.scheduler.set_labels_that_wait(waiting.collect());
         let tenants = config.tenant_resource_limits.iter();
         let tenants: BTreeMap<TenantName, Limits> = tenants
             .map(|(name, limits)| (TenantName::new(name.as_str()), tenant_limits(limits)))
             .collect();
         self.ctx.events.tenant_limits(tenants.clone());
-        self.world.set_tenant_limits(tenants);
+        self.scheduler.set_tenant_limits(tenants);
         let gone: Vec<ProviderName> = self
             .providers
             .keys()
@@ -125,8 +125,8 @@ impl Dispatcher {
         self.failed_providers.remove(name);
         if let Some(running) = self.providers.remove(name) {
             info!(provider = %name, "provider was removed from the configuration");
-            self.world.remove_provider(name);
-            self.put_back();
+            self.scheduler.remove_provider(name);
+            self.requeue_revoked();
             self.ctx.events.provider_limits(name, BTreeMap::new());
             self.ctx.tasks.spawn(running.end());
         }
@@ -223,8 +223,8 @@ impl Dispatcher {
         for pool in running.provider.pools.values() {
             for label in pool.labels() {
                 let reason = reason.into();
-                let readiness = Readiness::Unreachable { reason };
-                self.world.set_readiness(&pool.key, label, readiness);
+                let readiness = LabelReadiness::Unreachable { reason };
+                self.scheduler.set_readiness(&pool.key, label, readiness);
             }
         }
     }
@@ -262,18 +262,18 @@ impl Dispatcher {
     fn run_provider(&mut self, provider: Arc<Provider>) {
         let name = &provider.name;
         let old = self.providers.remove(name);
-        let setup = provider.setup(self.world.provider(name));
+        let setup = provider.setup(self.scheduler.provider(name));
         if old.is_some() {
-            self.world.remove_provider(name);
+            self.scheduler.remove_provider(name);
             // What the old pools hold without nodes is for the new ones, which have other limits, perhaps.
-            self.put_back();
+            self.requeue_revoked();
         }
-        // Nodes of a provider that did not start are not looked after: nobody could delete them.
+        // Nodes of a provider that did not start are not cleaned up: they could not be deleted.
         if !provider.is_unreachable {
-            self.world.set_provider(name, setup);
+            self.scheduler.set_provider(name, setup);
         }
         for setup in provider.pool_setups() {
-            self.world.set_own_pool(setup);
+            self.scheduler.set_own_pool(setup);
         }
         let limits = provider.settings.pools.iter();
         let limits = limits.map(|(pool, settings)| (pool.clone(), settings.limits.clone()));
@@ -397,7 +397,7 @@ impl Dispatcher {
             .providers
             .values()
             .flat_map(|running| running.pools.values());
-        let is_seen = |id| self.world.registered().any(|other| other == id);
+        let is_seen = |id| self.scheduler.registered().any(|other| other == id);
         self.has_tried_all() && announced.all(|pool| is_seen(&pool.component.id))
     }
 
@@ -417,7 +417,7 @@ impl Dispatcher {
         self.drain_of(key).is_some()
     }
 
-    /// Tells the picture which of our pools, and which labels, are drained.
+    /// Applies the drains of our pools and labels.
     pub(super) fn apply_drains(&mut self) {
         let pools = self.pools().filter_map(|(key, _)| {
             let scope = self.drain_of(&key)?;
@@ -432,7 +432,7 @@ impl Dispatcher {
             pools: pools.collect(),
             labels: labels.collect(),
         };
-        self.world.set_drains(drains);
+        self.scheduler.set_drains(drains);
     }
 
     /// The drain that keeps a pool from accepting anything.

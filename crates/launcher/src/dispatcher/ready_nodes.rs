@@ -73,7 +73,7 @@ impl Dispatcher {
     /// Looks whether ready nodes are missing, and whether those that were asked for have come.
     pub(super) fn keep_ready(&mut self) {
         let ended = self.ready_nodes.ended(self.session);
-        let finished = min_ready::finished(&self.world, &ended);
+        let finished = min_ready::finished(&self.scheduler, &ended);
         for (id, nodes) in finished.collect {
             self.end_request(id, nodes);
         }
@@ -82,15 +82,15 @@ impl Dispatcher {
             self.end_request(id, Vec::new());
             self.pause();
         }
-        if !self.world.keeps_nodes_ready() {
-            if self.world.has_departed() {
-                let departed = self.world.departed();
-                self.world.nodes_seen(&departed);
+        if !self.scheduler.keeps_nodes_ready() {
+            if self.scheduler.has_removed_min_ready() {
+                let removed_min_ready = self.scheduler.removed_min_ready();
+                self.scheduler.nodes_seen(&removed_min_ready);
             }
             return;
         }
         let idle = !self.ready_nodes.asking && !self.ready_nodes.pausing;
-        if idle && (self.world.ready_nodes_wanted() || self.world.has_departed()) {
+        if idle && (self.scheduler.ready_nodes_wanted() || self.scheduler.has_removed_min_ready()) {
             self.ready_nodes.asking = true;
             let panicked = Report::Asked(Err(panicked()));
             let work = ask(self.ctx.clone());
@@ -100,7 +100,7 @@ impl Dispatcher {
 
     /// A label for each node that is missing and has room.
     pub(super) fn missing(&self) -> Vec<Label> {
-        let plan = min_ready::plan(&self.world, &self.labels, &BTreeSet::new());
+        let plan = min_ready::plan(&self.scheduler, &self.labels, &BTreeSet::new());
         let submit = plan.submit.into_iter();
         submit
             .flat_map(|of| std::iter::repeat_n(of.label, of.count))
@@ -139,7 +139,7 @@ impl Dispatcher {
         if let Err(error) = asked {
             let error = &error as &dyn std::error::Error;
             warn!(error, "failed to request ready nodes; retrying");
-            self.world.recheck_ready_nodes();
+            self.scheduler.recheck_ready_nodes();
             self.pause();
         }
     }
@@ -156,22 +156,26 @@ async fn end(ctx: Context, request: RequestId, nodes: Vec<NodeId>) {
 }
 
 async fn ask(ctx: Context) {
-    if let Some(asked) = ctx.unless_stopped(ask_for_missing(&ctx)).await {
+    if let Some(asked) = ctx.unless_stopped(request_missing(&ctx)).await {
         ctx.report(Report::Asked(asked));
     }
 }
 
 /// If it is interrupted, the next attempt sees what this one has made.
-async fn ask_for_missing(ctx: &Context) -> Result<()> {
+async fn request_missing(ctx: &Context) -> Result<()> {
     let lock = ctx
         .registry
         .locks()
         .lock(TreePath::new(layout::MIN_READY_LOCK)?);
     let guard = lock.acquire().await?;
     ctx.requests.synced().await?;
-    let departed = answered(ctx, Report::Departed).await?;
+    let removed_min_ready = answered(ctx, Report::RemovedMinReady).await?;
     ctx.nodes.synced().await?;
-    let missing = answered(ctx, |answer| Report::Missing { departed, answer }).await?;
+    let missing = answered(ctx, |answer| Report::Missing {
+        removed_min_ready,
+        answer,
+    })
+    .await?;
     for label in missing {
         let record = request_for(&label, ctx.clock.now());
         let requests = ctx.registry.requests();

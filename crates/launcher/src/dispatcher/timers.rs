@@ -1,4 +1,4 @@
-//! What is to be done at a certain time.
+//! Timers of the dispatcher.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub(super) enum Timer {
     Start(ProviderName),
     /// Patience or a pause of launches ends.
     Assign(PoolKey),
-    /// A look at everything.
+    /// A full check.
     Pass,
     Cleanup,
     CloudCheck,
@@ -28,7 +28,7 @@ pub(super) enum Timer {
     /// End a request for ready nodes.
     End(RequestId),
     /// Note what requests wait for.
-    Look,
+    Sample,
     /// Judge anew which images are available.
     Images,
 }
@@ -111,13 +111,13 @@ mod tests {
             timers.within(Duration::from_secs(seconds), Timer::Expiry);
         }
         timers.after(Duration::MAX, Timer::Cleanup);
-        timers.within(Duration::ZERO, Timer::Look);
+        timers.within(Duration::ZERO, Timer::Sample);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .build()
             .unwrap();
         runtime.block_on(async {
-            assert_eq!(timers.next().await, Timer::Look);
+            assert_eq!(timers.next().await, Timer::Sample);
             assert_eq!(timers.next().now_or_never(), None);
         });
     }
@@ -130,9 +130,9 @@ mod tests {
         timers.within(5 * second, Timer::Pass);
         assert_eq!(timers.queue.len(), 1);
         timers.within(second, Timer::Pass);
-        timers.within(2 * second, Timer::Look);
+        timers.within(2 * second, Timer::Sample);
         assert_eq!(timers.next().await, Timer::Pass);
-        assert_eq!(timers.next().await, Timer::Look);
+        assert_eq!(timers.next().await, Timer::Sample);
         // The one that was queued first is still there.
         timers.within(2 * second, Timer::Pass);
         assert_eq!(timers.queue.len(), 1);

@@ -34,7 +34,7 @@ impl Dispatcher {
             }
             Timer::Settle(node) => {
                 self.settling.remove(&node);
-                self.world.suspect(node);
+                self.scheduler.mark_for_orphan_check(node);
             }
             Timer::Recover(request) => {
                 self.recover_again(request);
@@ -46,8 +46,8 @@ impl Dispatcher {
             }
             Timer::Pass => {
                 self.feed_everything();
-                self.world.wake_all();
-                self.world.recheck_ready_nodes();
+                self.scheduler.wake_all();
+                self.scheduler.recheck_ready_nodes();
                 self.images_changed(&Change::Everything);
                 self.timers.after(self.ctx.timing.pass, Timer::Pass);
             }
@@ -61,14 +61,14 @@ impl Dispatcher {
             Timer::FailDeclined => self.fail_declined(),
             Timer::KeepReady => self.ready_nodes.pausing = false,
             Timer::End(request) => self.ready_nodes.not_ended(request),
-            Timer::Look => self.look_at_waiting(),
+            Timer::Sample => self.sample_waiting(),
             Timer::Images => self.images_changed(&Change::Everything),
         }
     }
 
     fn clean_up(&mut self) {
         self.expire();
-        for (node, state) in orphans::find(&self.world).nodes {
+        for (node, state) in orphans::find(&self.scheduler).nodes {
             if state == NodeState::Deleted {
                 self.settle(node);
             }
@@ -105,7 +105,7 @@ impl Dispatcher {
     fn expire(&mut self) {
         let max_hold_age = self.config.borrow().max_hold_age.map(|age| *age);
         let now = self.ctx.clock.now();
-        let plan = expiry::plan(&self.world, &self.labels, max_hold_age, now);
+        let plan = expiry::plan(&self.scheduler, &self.labels, max_hold_age, now);
         for expired in plan.expired {
             let why = expired.reason.to_string();
             settle::spawn_retire(&self.ctx, expired.node, expired.seen, why);
@@ -144,7 +144,7 @@ impl Dispatcher {
     }
 
     pub(super) fn answer(&mut self, query: Query) {
-        // Whoever asked may have gone.
+        // The receiver may have been dropped.
         match query {
             Query::Explain(request, answer) => {
                 let explanation = self.explain(request);
@@ -181,8 +181,8 @@ impl Dispatcher {
         });
         let failed = self.failed_providers.iter();
         Status {
-            nodes: self.world.node_count(),
-            requests: self.world.request_count(),
+            nodes: self.scheduler.node_count(),
+            requests: self.scheduler.request_count(),
             pools: pools.collect(),
             failed_providers: failed
                 .map(|(name, why)| (name.to_string(), why.clone()))
@@ -216,7 +216,7 @@ impl Dispatcher {
                 request.is_some_and(|request| request.value.labels.contains(label))
             }
             _ => {
-                let key = self.world.taken_by(**id);
+                let key = self.scheduler.taken_by(**id);
                 key.is_some_and(|key| scope.covers(&self.options.hostname, key))
             }
         });

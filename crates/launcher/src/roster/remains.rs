@@ -23,7 +23,7 @@ impl Remains {
     pub(super) fn of(provider: &ProviderName, data: &[u8]) -> Option<Self> {
         let text = String::from_utf8_lossy(data);
         let fields: BTreeMap<String, &RawValue> = serde_json::from_str(&text).ok()?;
-        // Each by itself: one that makes no sense does not spoil the others.
+        // Each field is decoded independently of the others.
         let value = |key| serde_json::from_str::<Value>(fields.get(key)?.get()).ok();
         let string = |key| Some(value(key)?.as_str()?.to_owned());
         (string("provider")? == provider.as_str()).then(|| Self {

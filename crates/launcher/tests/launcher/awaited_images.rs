@@ -286,7 +286,7 @@ async fn builds_that_fail_too_often_end_it_too() {
 async fn without_anybody_who_makes_the_image_the_wait_is_short() {
     let bed = Bed::new(Duration::from_millis(300)).await;
     let lease = bed.lease().await;
-    bed.fails(lease, "is not available: no builder looks after it")
+    bed.fails(lease, "is not available: no builder manages it")
         .await;
     let nobody = JobState::NoWorker {
         reason: "no worker answers image-build:debian".to_owned(),
@@ -302,7 +302,7 @@ async fn without_anybody_who_makes_the_image_the_wait_is_short() {
     let lease = bed.lease().await;
     bed.explained(lease, "is being built").await;
     bed.steward.close().await;
-    bed.fails(lease, "no builder looks after it").await;
+    bed.fails(lease, "no builder manages it").await;
     bed.stop().await;
 }
 
@@ -310,7 +310,7 @@ async fn without_anybody_who_makes_the_image_the_wait_is_short() {
 async fn a_builder_that_starts_with_the_launcher_is_waited_for() {
     let bed = Bed::new(LONG).await;
     let lease = bed.lease().await;
-    bed.explained(lease, "waits for a builder: no builder looks after it")
+    bed.explained(lease, "waits for a builder: no builder manages it")
         .await;
     bed.report(running(), JobState::NoBuild).await;
     bed.explained(lease, "is being built").await;

@@ -7,7 +7,7 @@ use nodeyard_launcher::{Timing, canary};
 use nodeyard_model::{
     BuildKey, ImageName, ImageUpload, ProviderName, RequestState, Timestamp, UploadState,
 };
-use nodeyard_plan::canary::Ended;
+use nodeyard_plan::canary::TrialOutcome;
 
 use crate::bed::{Running, Store, eventually, logs, quick};
 use crate::fake::{FakeCloud, PROVIDER, simulate};
@@ -213,7 +213,7 @@ async fn a_new_build_that_fails_is_taken_back_and_one_that_works_is_used_by_all(
     let failed_build = builds[1].parse().unwrap();
     let trial = eventually("the failed one is taken back", || async {
         let trial = state().await.unwrap().trials.get(&failed_build)?.clone();
-        matches!(trial.ended, Some(Ended::TakenBack { .. })).then_some(trial)
+        matches!(trial.ended, Some(TrialOutcome::RolledBack { .. })).then_some(trial)
     })
     .await;
     assert_eq!((trial.succeeded, trial.failed), (0, 2));
@@ -227,7 +227,7 @@ async fn a_new_build_that_fails_is_taken_back_and_one_that_works_is_used_by_all(
         let ended = trials
             .get(&better_build)
             .and_then(|trial| trial.ended.clone());
-        matches!(ended, Some(Ended::Passed { .. })).then_some(())
+        matches!(ended, Some(TrialOutcome::Passed { .. })).then_some(())
     })
     .await;
     assert!(cloud.boot_images().await.contains(&better));

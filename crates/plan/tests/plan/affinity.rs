@@ -17,12 +17,14 @@ fn launcher(providers: &[(&str, Option<&str>, bool)]) -> Launcher {
             keeps_to_cluster: *require,
             ..ProviderSetup::default()
         };
-        launcher.world.set_provider(&provider, setup_of_provider);
+        launcher
+            .scheduler
+            .set_provider(&provider, setup_of_provider);
         let pool = setup(name, "main", &["small"], limits(&[]));
         let mut registered = component(&pool, 100);
         registered.cluster = cluster.map(Into::into);
-        launcher.world.set_own_pool(pool.clone());
-        launcher.world.put_pool(name, &registered);
+        launcher.scheduler.set_own_pool(pool.clone());
+        launcher.scheduler.put_pool(name, &registered);
         launcher.pools.insert(pool.key.clone(), pool);
     }
     launcher
@@ -44,7 +46,7 @@ fn served_by(launcher: &mut Launcher, provider: &str, declined: &[&str]) -> Opti
     let id = launcher.submit(200, request);
     launcher.decide();
     launcher.carry_out_all();
-    launcher.world.taken_by(id).cloned()
+    launcher.scheduler.taken_by(id).cloned()
 }
 
 fn state(launcher: &Launcher, id: RequestId) -> RequestState {
@@ -129,10 +131,10 @@ fn a_node_for_one_request_is_never_given_to_another() {
     launcher.finish_launch(node);
     // The request is withdrawn, and its node is free.
     launcher.requests.remove(&first);
-    launcher.world.remove_request(first);
+    launcher.scheduler.remove_request(first);
     let mut record = launcher.nodes[&node].clone();
     record.allocated_to = None;
-    launcher.world.put_node(node, &record);
+    launcher.scheduler.put_node(node, &record);
     launcher.nodes.insert(node, record);
     assert_eq!(launcher.nodes[&node].state, NodeState::Ready);
 
@@ -140,7 +142,7 @@ fn a_node_for_one_request_is_never_given_to_another() {
     launcher.decide();
     launcher.carry_out_all();
     assert_eq!(launcher.building().len(), 1, "another one is launched");
-    let plan = expiry::plan(&launcher.world, &BTreeMap::new(), None, time(1000.0));
+    let plan = expiry::plan(&launcher.scheduler, &BTreeMap::new(), None, time(1000.0));
     let [expired] = plan.expired.as_slice() else {
         panic!("{plan:?}")
     };

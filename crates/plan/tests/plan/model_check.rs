@@ -333,7 +333,7 @@ impl State {
                 }
                 step(Task::Declining { r }, &|_| {});
                 // Its pool is drained.
-                if let Ok(back) = request::put_back(self.read_request(r).as_ref(), *NOW) {
+                if let Ok(back) = request::requeue(self.read_request(r).as_ref(), *NOW) {
                     step(Task::Done { r }, &|s| s.write_request(r, &back));
                 }
             }
@@ -399,7 +399,7 @@ impl State {
             }
             Task::Recovering { r } => {
                 let record = self.read_request(r);
-                let Ok(back) = request::put_back(record.as_ref(), *NOW) else {
+                let Ok(back) = request::requeue(record.as_ref(), *NOW) else {
                     return step(Task::Done { r }, &|_| {});
                 };
                 let its = |n: &usize| self.nodes[*n].is_some_and(|m| m.allocated == Some(r));

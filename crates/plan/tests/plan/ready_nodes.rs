@@ -12,7 +12,7 @@ use nodeyard_model::{
     Label, LauncherId, Node, NodeId, NodeRequest, NodeState, ProviderName, RequestId, RequestState,
 };
 use nodeyard_plan::{
-    LabelPolicy, MIN_READY_REQUESTOR, Policy, ProviderSetup, World, min_ready, protocol,
+    LabelPolicy, MIN_READY_REQUESTOR, Policy, ProviderSetup, RequestScheduler, min_ready, protocol,
 };
 use proptest::prelude::*;
 
@@ -41,7 +41,7 @@ enum Asking {
 }
 
 struct Launcher {
-    world: World,
+    scheduler: RequestScheduler,
     /// How much of the store's history each view has seen.
     requests_seen: usize,
     nodes_seen: usize,
@@ -86,14 +86,14 @@ fn policies() -> BTreeMap<Label, LabelPolicy> {
 impl Store {
     fn new(launchers: usize) -> Self {
         let launcher = |_| {
-            let mut world = World::new(Policy::default());
+            let mut scheduler = RequestScheduler::new(Policy::default());
             let provider = ProviderName::new("cloud").unwrap();
-            world.set_provider(&provider, ProviderSetup::default());
+            scheduler.set_provider(&provider, ProviderSetup::default());
             let pool = setup("cloud", "main", &["small"], limits(&[]));
-            world.put_pool("pool", &component(&pool, 100));
-            world.set_own_pool(pool);
+            scheduler.put_pool("pool", &component(&pool, 100));
+            scheduler.set_own_pool(pool);
             Launcher {
-                world,
+                scheduler,
                 requests_seen: 0,
                 nodes_seen: 0,
                 asking: Asking::No,
@@ -133,8 +133,8 @@ impl Store {
         launcher.requests_seen += 1;
         if let Write::Request(id, record) = write {
             match record {
-                Some(record) => launcher.world.put_request(*id, record, time(1.0)),
-                None => launcher.world.remove_request(*id),
+                Some(record) => launcher.scheduler.put_request(*id, record, time(1.0)),
+                None => launcher.scheduler.remove_request(*id),
             }
         }
         true
@@ -147,8 +147,8 @@ impl Store {
         };
         launcher.nodes_seen += 1;
         match write {
-            Write::Node(id, node) => launcher.world.put_node(*id, node),
-            Write::Lock(id, locked) => launcher.world.set_node_locked(*id, *locked),
+            Write::Node(id, node) => launcher.scheduler.put_node(*id, node),
+            Write::Lock(id, locked) => launcher.scheduler.set_node_locked(*id, *locked),
             Write::Request(..) => {}
         }
         true
@@ -157,8 +157,10 @@ impl Store {
     fn ask(&mut self, who: usize) {
         let asking = match self.launchers[who].asking.clone() {
             Asking::No => {
-                let world = &self.launchers[who].world;
-                if (missing(world) == 0 && world.departed().is_empty()) || self.lock.is_some() {
+                let scheduler = &self.launchers[who].scheduler;
+                if (missing(scheduler) == 0 && scheduler.removed_min_ready().is_empty())
+                    || self.lock.is_some()
+                {
                     return;
                 }
                 self.lock = Some(who);
@@ -166,16 +168,16 @@ impl Store {
             }
             Asking::Locked => {
                 while self.see_requests(who) {}
-                Asking::Noted(self.launchers[who].world.departed())
+                Asking::Noted(self.launchers[who].scheduler.removed_min_ready())
             }
-            Asking::Noted(departed) => {
+            Asking::Noted(removed_min_ready) => {
                 while self.see_nodes(who) {}
-                Asking::Synced(departed)
+                Asking::Synced(removed_min_ready)
             }
-            Asking::Synced(departed) => {
-                let world = &mut self.launchers[who].world;
-                world.nodes_seen(&departed);
-                Asking::Making(missing(world))
+            Asking::Synced(removed_min_ready) => {
+                let scheduler = &mut self.launchers[who].scheduler;
+                scheduler.nodes_seen(&removed_min_ready);
+                Asking::Making(missing(scheduler))
             }
             Asking::Making(0) => {
                 self.lock = None;
@@ -208,7 +210,7 @@ impl Store {
             self.set_node(node, freed);
             return;
         }
-        let plan = min_ready::plan(&launcher.world, &policies(), &launcher.own);
+        let plan = min_ready::plan(&launcher.scheduler, &policies(), &launcher.own);
         for (request, nodes) in plan.finished.collect {
             launcher.own.remove(&request);
             launcher.collecting.push((request, nodes.first().copied()));
@@ -315,8 +317,8 @@ impl Store {
     }
 }
 
-fn missing(world: &World) -> usize {
-    let plan = min_ready::plan(world, &policies(), &BTreeSet::new());
+fn missing(scheduler: &RequestScheduler) -> usize {
+    let plan = min_ready::plan(scheduler, &policies(), &BTreeSet::new());
     plan.submit.iter().map(|submit| submit.count).sum()
 }
 

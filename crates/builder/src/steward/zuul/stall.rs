@@ -134,7 +134,7 @@ impl Stall {
             zuul_build: build.uuid.as_str().into(),
             end: build.end,
             formats: formats.collect(),
-            flaw: None,
+            invalid_reason: None,
         }
     }
 
@@ -175,7 +175,7 @@ fn flawed(odd: &InvalidBuild) -> Offer {
         zuul_build: odd.uuid.as_deref().unwrap_or("build without an id").into(),
         end: None,
         formats: BTreeSet::new(),
-        flaw: Some(odd.reason.clone()),
+        invalid_reason: Some(odd.reason.clone()),
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use nodeyard_builder::steward::{BuildEnded, Events, Functions, WorkState, draw, progress};
 use nodeyard_image::ImageId;
 use nodeyard_model::{BuildState, ImageName, ProviderName, UploadState};
-use nodeyard_plan::images::{self, BuildVerdict, Pace, Wait};
+use nodeyard_plan::images::{self, BuildVerdict, Pace, WaitReason};
 
 use crate::steward::bed::{
     Records, Running, Store, TWO_PROVIDERS, TestJobServer, eventually, image, logs, parse, provider,
@@ -125,7 +125,7 @@ async fn work_waits_for_a_worker_and_says_so() {
         panic!("{:?}", explain().await);
     };
     let function = "image-build:ubuntu".to_owned();
-    assert_eq!(wait, Wait::Worker { function });
+    assert_eq!(wait, WaitReason::Worker { function });
     assert_eq!(records.builds().await, []);
 
     let other = ScriptedWorker::start(&server, &cloud, &["debian"]).await;

@@ -7,7 +7,7 @@ use anyhow::ensure;
 use nodeyard_builder::steward::progress::{self, Progress};
 use nodeyard_builder::steward::{self, Functions};
 use nodeyard_model::{ImageName, now};
-use nodeyard_plan::images::{Explanation, Pace, decide};
+use nodeyard_plan::images::{ImageExplanation, Pace, decide};
 use nodeyard_store::registry::Registry;
 use serde::Serialize;
 
@@ -21,7 +21,7 @@ const LIST_TIMEOUT: Duration = Duration::from_secs(3);
 #[derive(Debug, Serialize)]
 struct ExplainedImage {
     #[serde(flatten)]
-    explanation: Explanation,
+    explanation: ImageExplanation,
     /// The progress of running jobs.
     jobs: Vec<Progress>,
 }
@@ -57,7 +57,7 @@ pub(in crate::commands) async fn explain(
         OutputFormat::Table => {
             let mut out = io::stdout().lock();
             for ExplainedImage { explanation, jobs } in &explanations {
-                write!(out, "{}", explanation.told_at(now()))?;
+                write!(out, "{}", explanation.display_at(now()))?;
                 for job in jobs {
                     writeln!(out, "  {}", describe_job(job))?;
                 }
