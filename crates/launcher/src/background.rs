@@ -1,4 +1,4 @@
-//! Runs the background work of drivers: what belongs to no single node, for as long as the provider runs.
+//! Runs the background work of drivers, which belongs to no single node, while the provider runs.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,7 +1,7 @@
-//! Which upload of an image a launch uses, and what its outcome says of the build.
+//! Selects the upload that a launch uses, and records the result of the launch for the trial of its build.
 //!
-//! The decision is [`nodeyard_plan::canary`]'s; this is where its state is kept, one small record for each image. Most
-//! images have none, and launches from an image without a trial write nothing.
+//! [`nodeyard_plan::canary`] decides; this module stores its state in one small record per image. Most images have
+//! none, and launches from an image without a trial write nothing.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! What all tasks of a launcher share.
+//! The shared context of all tasks of a launcher.
 
 use std::fmt::Display;
 use std::panic::AssertUnwindSafe;
@@ -20,9 +20,9 @@ use tracing::error;
 
 use crate::events::Events;
 use crate::history::History;
-use crate::launches::Launches;
+use crate::launches::ActiveLaunches;
 use crate::options::Timing;
-use crate::report::Report;
+use crate::report::TaskReport;
 
 /// Before work that panicked is begun again.
 const PANIC_PAUSE: Duration = Duration::from_secs(1);
@@ -39,7 +39,7 @@ pub(crate) struct Context {
     pub(crate) scanner: Arc<dyn Scanner>,
     pub(crate) events: Arc<dyn Events>,
     pub(crate) history: Arc<History>,
-    pub(crate) launches: Launches,
+    pub(crate) launches: ActiveLaunches,
     pub(crate) clock: Clock,
     pub(crate) timing: Timing,
     pub(crate) config: watch::Receiver<Arc<Config>>,
@@ -47,7 +47,7 @@ pub(crate) struct Context {
     pub(crate) stop: CancellationToken,
     /// All running tasks.
     pub(crate) tasks: TaskTracker,
-    reports: mpsc::UnboundedSender<Report>,
+    reports: mpsc::UnboundedSender<TaskReport>,
 }
 
 impl Context {
@@ -57,7 +57,7 @@ impl Context {
         parts: &crate::Parts,
         timing: Timing,
         history: Arc<History>,
-        reports: mpsc::UnboundedSender<Report>,
+        reports: mpsc::UnboundedSender<TaskReport>,
     ) -> Self {
         let views = parts.views.clone();
         Self {
@@ -70,7 +70,7 @@ impl Context {
             scanner: Arc::clone(&parts.scanner),
             events: Arc::clone(&parts.events),
             history,
-            launches: Launches::default(),
+            launches: ActiveLaunches::default(),
             clock: parts.clock.clone(),
             timing,
             config: parts.config.clone(),
@@ -81,7 +81,7 @@ impl Context {
     }
 
     /// Sends a report to the dispatcher. It is lost if the launcher stops.
-    pub(crate) fn report(&self, report: Report) {
+    pub(crate) fn report(&self, report: TaskReport) {
         let _ = self.reports.send(report);
     }
 
@@ -90,7 +90,7 @@ impl Context {
         &self,
         on: impl Display + Send + 'static,
         work: impl Future<Output = ()> + Send + 'static,
-        panicked: Report,
+        panicked: TaskReport,
     ) {
         let ctx = self.clone();
         self.tasks.spawn(async move {

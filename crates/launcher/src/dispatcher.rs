@@ -42,11 +42,11 @@ use crate::image_work::{ImageWorkId, ImageWorkShape, reported_images};
 use crate::old_locks::OldLocks;
 use crate::options::Options;
 use crate::provider::{Provider, changed_uploads};
-use crate::report::Report;
+use crate::report::TaskReport;
 use crate::serve::ServeCommand;
 use images::Unattended;
 use nodeyard_operations::drain::{DrainScope, DrainShape};
-use providers::Running;
+use providers::RunningProvider;
 use ready_nodes::ReadyNodes;
 use timers::{Timer, Timers};
 
@@ -57,7 +57,7 @@ pub(crate) struct Dispatcher {
     scheduler: RequestScheduler,
     config: watch::Receiver<Arc<Config>>,
     labels: BTreeMap<Label, LabelPolicy>,
-    providers: BTreeMap<ProviderName, Running>,
+    providers: BTreeMap<ProviderName, RunningProvider>,
     /// Providers that are being started, with the number of the attempt.
     starting: BTreeMap<ProviderName, u64>,
     starts: u64,
@@ -112,7 +112,7 @@ impl ServingTask {
 
 /// The channels that the dispatcher receives from.
 pub(crate) struct Inputs {
-    pub(crate) reports: mpsc::UnboundedReceiver<Report>,
+    pub(crate) reports: mpsc::UnboundedReceiver<TaskReport>,
     pub(crate) queries: mpsc::UnboundedReceiver<Query>,
 }
 
@@ -300,7 +300,7 @@ impl Dispatcher {
         self.ctx.stop.cancel();
         let providers = std::mem::take(&mut self.providers).into_values();
         let ending = async {
-            join_all(providers.map(Running::end)).await;
+            join_all(providers.map(RunningProvider::end)).await;
             self.ctx.tasks.close();
             self.ctx.tasks.wait().await;
             self.ctx.registry.locks().settled().await;

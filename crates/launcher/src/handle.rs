@@ -1,4 +1,4 @@
-//! How others see a running launcher.
+//! A handle to a running launcher, for queries and drains.
 
 use std::sync::Arc;
 
@@ -96,8 +96,8 @@ impl Handle {
         self.ask(Query::Status).await
     }
 
-    /// Stops accepting requests within a scope. What is under way is finished; [`Handle::status`] tells what
-    /// remains. A drain is kept in the store until [`Handle::undrain`].
+    /// Stops accepting requests within a scope. Requests in progress are finished; [`Handle::status`] shows the
+    /// remaining ones. A drain is kept in the store until [`Handle::undrain`].
     pub async fn drain(&self, scope: DrainScope) -> Option<nodeyard_store::Result<()>> {
         self.ask(|answer| Query::Drain(scope, true, answer)).await
     }

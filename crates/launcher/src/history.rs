@@ -1,13 +1,12 @@
-//! What became of requests, for a while after they ended.
+//! The history of requests for some time after they ended.
 //!
-//! Most requests are served within moments and nobody ever asks about them, so they must cost nothing: they are
-//! kept in memory only, the last [`KEPT`] of them for [`KEPT_FOR`], and told by the launcher that served them.
-//! Those that somebody will ask about later, after a restart too, are also stored ([`archive`]): requests that
-//! failed, and those that took longer than [`SLOW`]. They are few where things go well. Where they are many they
-//! are written in batches behind the work, and what exceeds a batch is not stored.
+//! Most requests are served quickly and their history is never read, so it must be cheap: the last [`KEPT`] are kept
+//! in memory for [`KEPT_FOR`], by the launcher that served them. Requests that failed or took longer than [`SLOW`] are
+//! also stored ([`archive`]), so that they can be explained after a restart. They are written in batches in the
+//! background, and what exceeds a batch is not stored.
 //!
-//! What a request waited for is known only while it waits. So the dispatcher looks at those that wait every now and
-//! then ([`History::sampled`]), a few at a time.
+//! What a request waits for is only known while it waits. So the dispatcher samples waiting requests periodically
+//! ([`History::sampled`]), a few at a time.
 
 mod archive;
 

@@ -78,7 +78,7 @@ const END_LIMIT: Duration = Duration::from_secs(5);
 #[derive(Clone)]
 pub struct Parts {
     pub tree: Arc<dyn Tree>,
-    /// Of the same store; others may look at them as well.
+    /// Views of the same store, which may be shared.
     pub views: Views,
     /// The configuration in force, and those that follow it.
     pub config: watch::Receiver<Arc<Config>>,
@@ -128,8 +128,8 @@ impl Launcher {
         (launcher, handle)
     }
 
-    /// Works until `shutdown`, or until the store is closed. The store stays open; whoever closes it ends what could not
-    /// be ended without it.
+    /// Runs until `shutdown`, or until the store is closed. The store is not closed here: closing it ends the
+    /// remaining locks and registrations.
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), Error> {
         let Self {
             options,

@@ -1,9 +1,8 @@
-//! The locks of requests that are gone.
+//! Removes the locks of deleted requests.
 //!
-//! A request's lock lies beside it, so that Zuul can delete the request without looking; nobody deletes the lock with
-//! it. It stays for hours, for those who still stand in line, and so there are as many as there were requests in that
-//! time. Each is looked at when it is new and when its time has come. In between, one question tells whether any came
-//! or went.
+//! The lock of a request is a separate node, so that Zuul can delete the request without it, and nothing else deletes
+//! it. It is kept for hours for its remaining contenders, so there are as many as there were requests in that time.
+//! Each is checked when it is new and when it is due. In between, one read shows whether any were added or removed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! A running provider: its driver, its pools, and what its cloud says about their labels.
+//! A running provider: its driver, its pools, and the state of their labels in its cloud.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;

@@ -16,7 +16,7 @@ use tracing::{debug, info};
 
 use crate::commit::{commit, set_node, set_request, unlock};
 use crate::context::Context;
-use crate::report::{Recovered, Report};
+use crate::report::{Recovered, TaskReport};
 
 /// The result of one attempt.
 enum RecoveryStep {
@@ -39,7 +39,7 @@ pub(crate) async fn run(ctx: Context, request: RequestId, cancelled: Cancellatio
             Recovered::Again
         }
     };
-    ctx.report(Report::Recovered { request, outcome });
+    ctx.report(TaskReport::Recovered { request, outcome });
 }
 
 async fn recover(ctx: &Context, id: RequestId) -> Result<()> {
@@ -104,7 +104,7 @@ async fn attempt(ctx: &Context, id: RequestId) -> Result<RecoveryStep> {
 /// Returns the nodes of a request from the index of the dispatcher, which processes all changes so far first.
 async fn allocated_to(ctx: &Context, request: RequestId) -> Result<Vec<NodeId>> {
     let (answer, nodes) = oneshot::channel();
-    ctx.report(Report::NodesOf { request, answer });
+    ctx.report(TaskReport::NodesOf { request, answer });
     nodes.await.map_err(|_| Error::Closed)
 }
 

@@ -1,5 +1,5 @@
-//! Deletes what a cloud has of a node, including the machine of a Python launcher that was killed before it stored the
-//! machine's id.
+//! Deletes the resources of a node in a cloud, including the machine of a Python launcher that was killed before it
+//! stored the id of the machine.
 
 use std::time::Duration;
 

@@ -14,7 +14,7 @@ use crate::old_locks::OldLocks;
 use crate::provider::Provider;
 
 #[derive(Debug)]
-pub(crate) enum Report {
+pub(crate) enum TaskReport {
     /// The work on a request has ended.
     Served {
         request: RequestId,

@@ -35,7 +35,7 @@ use crate::provider::Provider;
 use crate::settle;
 use remains::Remains;
 
-/// What Nodepool calls the launcher of nodes that nobody launched.
+/// The launcher name that Nodepool uses for nodes of static machines.
 const LAUNCHER: &str = "static driver";
 
 /// Runs until `ended`.
@@ -390,7 +390,7 @@ fn is_used(node: &Node) -> bool {
 async fn inspect(provider: &Provider, place: &Place) -> Result<Sighting, nodeyard_driver::Error> {
     match provider.driver.roster() {
         Some(roster) => roster.inspect(place).await,
-        None => Err(nodeyard_driver::Error::unsupported("look at machines")),
+        None => Err(nodeyard_driver::Error::unsupported("inspect machines")),
     }
 }
 

@@ -29,7 +29,7 @@ use tracing::{Instrument as _, debug, info, info_span, warn};
 use crate::commit::{commit, set_node, set_request, unlock};
 use crate::context::Context;
 use crate::provider::{Pool, Provider};
-use crate::report::{Report, ServeOutcome};
+use crate::report::{ServeOutcome, TaskReport};
 
 /// The delay before a request that could not be declined is planned again.
 pub(crate) const INCOMPLETE_PAUSE: Duration = Duration::from_secs(1);
@@ -112,7 +112,7 @@ impl Serving {
                 );
                 ServeOutcome::Lost
             });
-            ctx.report(Report::Served { request, outcome });
+            ctx.report(TaskReport::Served { request, outcome });
         };
         work.instrument(span).await;
     }
@@ -174,7 +174,7 @@ impl Serving {
                                 .assigned
                                 .iter()
                                 .find_map(|assigned| assigned.held.value.az.as_deref());
-                            self.ctx.report(Report::Lacking {
+                            self.ctx.report(TaskReport::Lacking {
                                 request: self.id,
                                 missing,
                                 zone: zone.map(ZoneName::from),
@@ -393,7 +393,7 @@ impl Serving {
     async fn pools_are_seen(&self) -> Result<()> {
         loop {
             let (answer, complete) = oneshot::channel();
-            self.ctx.report(Report::IsComplete(answer));
+            self.ctx.report(TaskReport::IsComplete(answer));
             if complete.await.map_err(|_| Error::Closed)? {
                 return Ok(());
             }

@@ -1,7 +1,7 @@
 //! Settles a node that no launch or job owns any more: deletes it, or frees it for other requests.
 //!
-//! What the dispatcher saw is only the occasion; the record as read under the node's lock decides. The record of a
-//! deleted node is removed last, so that the deletion can be resumed after a crash at any point.
+//! The decision is made on the record as read under the lock of the node. The record of a deleted node is removed
+//! last, so that the deletion can be resumed after a crash at any point.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::commit::{commit, set_node, unlock};
 use crate::context::Context;
 use crate::provider::Provider;
 use crate::removal::delete_machine;
-use crate::report::{Report, Settled};
+use crate::report::{Settled, TaskReport};
 
 pub(crate) async fn run(ctx: Context, provider: Option<Arc<Provider>>, node: NodeId) {
     let work = async {
@@ -45,7 +45,7 @@ pub(crate) async fn run(ctx: Context, provider: Option<Arc<Provider>>, node: Nod
         })
     };
     if let Some(outcome) = Box::pin(ctx.unless_stopped(work)).await {
-        ctx.report(Report::Settled { node, outcome });
+        ctx.report(TaskReport::Settled { node, outcome });
     }
 }
 
@@ -132,8 +132,8 @@ async fn delete(
     Ok(settled)
 }
 
-/// Removes the record and its lock in one write, so that nobody gets in between. If others wait for the lock, `deleted`
-/// is written first for them to read.
+/// Removes the record and its lock atomically. If the lock has other contenders, `deleted` is written first for them
+/// to read.
 async fn remove_record(ctx: &Context, id: NodeId, held: Held<Node>) -> Result<Settled> {
     let delete = |path: String| -> Result<Op> {
         Ok(Op::Delete {
@@ -161,7 +161,7 @@ async fn remove_record(ctx: &Context, id: NodeId, held: Held<Node>) -> Result<Se
 /// Spawns [`retire`].
 pub(crate) fn spawn_retire(ctx: &Context, id: NodeId, seen: ObservedState, why: String) {
     let work = retire(ctx.clone(), id, seen, why);
-    ctx.spawn(id, work, Report::NotEvicted(id));
+    ctx.spawn(id, work, TaskReport::NotEvicted(id));
 }
 
 /// Marks an idle or held node for deletion if it is still as it was seen: it takes room that a request needs, or is too
@@ -188,10 +188,10 @@ pub(crate) async fn retire(ctx: Context, id: NodeId, seen: ObservedState, why: S
     };
     match retired {
         Ok(true) => info!(node = %id, reason = why, "marked node for deletion"),
-        Ok(false) => ctx.report(Report::NotEvicted(id)),
+        Ok(false) => ctx.report(TaskReport::NotEvicted(id)),
         Err(error) => {
             debug!(node = %id, %error, "failed to mark node for deletion");
-            ctx.report(Report::NotEvicted(id));
+            ctx.report(TaskReport::NotEvicted(id));
         }
     }
 }

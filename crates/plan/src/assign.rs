@@ -1,6 +1,6 @@
 //! Assignment: which pool serves which request, with what.
 //!
-//! One *pass* of a pool looks at the requests in their order of service (precedence, then relative priority,
+//! One *pass* of a pool evaluates the requests in their order of service (precedence, then relative priority,
 //! then age) and returns a [`RequestVerdict`] on each. A pass is all or nothing per request: either every label
 //! of it is served now, or the request waits without any nodes. So requests never deadlock on each other,
 //! and a more urgent one that arrives later is served next.

@@ -34,8 +34,8 @@ use nodeyard_model::Timestamp;
 pub use import::is_worth_more;
 pub use progress::Progress;
 pub use state::{
-    AvailableFunctions, BackoffState, Build, ImageOrigin, ImagePolicy, ImageState, Imports,
-    Request, Services, Subject, Upload, UploadRef, UploadTarget,
+    AvailableFunctions, BackoffState, BuildSnapshot, ImageBuildRequest, ImageOrigin, ImagePolicy,
+    ImageState, Imports, Services, Subject, UploadRef, UploadSnapshot, UploadTarget,
 };
 pub use steward_report::{JobDurations, JobState, StewardReport};
 pub use verdict::{

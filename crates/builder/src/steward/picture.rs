@@ -8,7 +8,9 @@ use nodeyard_model::{
     BuildId, BuildKey, ImageBuild, ImageName, ImageUpload, ProviderName, Record as _, Timestamp,
     layout,
 };
-use nodeyard_plan::images::{Build, ImageState, Request, Upload, ZuulBuild};
+use nodeyard_plan::images::{
+    BuildSnapshot, ImageBuildRequest, ImageState, UploadSnapshot, ZuulBuild,
+};
 use nodeyard_store::registry::Registry;
 use nodeyard_store::{Error, Record, Result, Stat, Tree, TreePath, ext};
 
@@ -41,7 +43,7 @@ pub async fn draw(
         };
         Some(build(tree, key, record, &notes))
     });
-    let builds: BTreeMap<BuildId, Build> =
+    let builds: BTreeMap<BuildId, BuildSnapshot> =
         try_join_all(builds).await?.into_iter().flatten().collect();
     let providers = policy::providers(config, image);
     Ok(ImageState {
@@ -68,8 +70,8 @@ pub async fn known_images(registry: &Registry, config: &Config) -> Result<BTreeS
     Ok(names)
 }
 
-fn request(stat: &Stat) -> Request {
-    Request {
+fn request(stat: &Stat) -> ImageBuildRequest {
+    ImageBuildRequest {
         made: Timestamp::from_millis(stat.ctime),
         order: stat.czxid,
     }
@@ -81,7 +83,7 @@ async fn build(
     key: BuildKey,
     record: &Record,
     notes: &Notes,
-) -> Result<Option<(BuildId, Build)>> {
+) -> Result<Option<(BuildId, BuildSnapshot)>> {
     let place = path(layout::build(&key))?;
     let Some(value) = readable(&place, record, ImageBuild::from_json) else {
         return Ok(None);
@@ -90,7 +92,7 @@ async fn build(
     let known = notes.builds.get(&key.build);
     let known = known.cloned().unwrap_or_default();
     let BuildNotes { asked, dropped, .. } = known;
-    let mut build = Build {
+    let mut build = BuildSnapshot {
         state: value.state,
         since: value.state_time,
         order: record.stat.czxid,
@@ -118,7 +120,7 @@ async fn uploads(
     tree: &dyn Tree,
     key: &BuildKey,
     provider: &ProviderName,
-    build: &mut Build,
+    build: &mut BuildSnapshot,
 ) -> Result<()> {
     let dir = path(layout::uploads(key, provider))?;
     for (name, record) in children(tree, &dir).await? {
@@ -139,7 +141,7 @@ async fn uploads(
         let lock = place.join(layout::LOCK)?;
         let locked =
             record.stat.num_children > 0 && !ext::child_names(tree, &lock).await?.is_empty();
-        let upload = Upload {
+        let upload = UploadSnapshot {
             state: value.state,
             since: value.state_time,
             format: value.format,

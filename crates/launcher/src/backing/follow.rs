@@ -1,8 +1,8 @@
-//! Keeps the snapshot: what the views show, as far as it concerns one provider.
+//! Keeps the snapshot of the backing nodes of one provider up to date with the views.
 //!
-//! One task writes it, from the views as they are at that moment, so it never goes back in time. What somebody else
-//! writes into a record proves nothing: a node is held only if the first contender of its lock is ours. That is
-//! looked up when the node appears, and again when its lock seems to have changed.
+//! One task writes it from the current state of the views, so it never contains older state than before. The record
+//! alone does not prove that a node is held: the first contender of its lock must be ours. That is checked when the
+//! node appears, and again when its lock seems to have changed.
 
 use std::collections::{BTreeSet, HashSet};
 use std::panic::AssertUnwindSafe;

@@ -1,8 +1,8 @@
-//! Polls the clouds: their limits, zones and images, whether a broken label works by now, and leaked resources.
+//! Polls the clouds: their limits, zones and images, whether a broken label works again, and leaked resources.
 //!
-//! A provider has one poll at a time; all who ask for another meanwhile share the next one. The views are synchronised
-//! after the cloud was asked and before anything is judged, and the record is read again before anything is deleted:
-//! what others created meanwhile must not be taken for leaked.
+//! A provider has one poll at a time; requests for another one meanwhile share the next. The views are synchronized
+//! after the cloud was listed and before the result is evaluated, and the record is read again before a resource is
+//! deleted, so that resources created meanwhile are not treated as leaked.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use super::missing_uploads::ListedUploads;
 use crate::context::Context;
 use crate::launch::delete_in_cloud;
 use crate::provider::{Provider, cloud_readiness, sound_cost};
-use crate::report::{Inventory, Report};
+use crate::report::{Inventory, TaskReport};
 
 /// What a poll does, the most thorough last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,13 +33,13 @@ pub(super) enum CloudPoll {
 }
 
 /// Requests that are planned again after a poll.
-type Waiting = Vec<(PoolKey, RequestId)>;
+type WaitingRequests = Vec<(PoolKey, RequestId)>;
 
 /// The polls of one provider's cloud.
 #[derive(Debug, Default)]
 pub(super) struct CloudPolls {
-    running: Option<Waiting>,
-    next: Option<(CloudPoll, Waiting)>,
+    running: Option<WaitingRequests>,
+    next: Option<(CloudPoll, WaitingRequests)>,
     /// Nodes that were in the cloud at the last poll, and not in the store.
     unrecorded: BTreeSet<NodeId>,
     pub(super) listed_uploads: ListedUploads,
@@ -47,7 +47,7 @@ pub(super) struct CloudPolls {
 
 impl CloudPolls {
     /// Returns false if the poll follows the one that is running.
-    fn begin(&mut self, poll: CloudPoll, waiting: Waiting) -> bool {
+    fn begin(&mut self, poll: CloudPoll, waiting: WaitingRequests) -> bool {
         if self.running.is_none() {
             self.running = Some(waiting);
             return true;
@@ -59,7 +59,7 @@ impl CloudPolls {
     }
 
     /// Returns the requests that waited for the poll that ended, and the poll that follows.
-    fn finish(&mut self) -> (Waiting, Option<(CloudPoll, Waiting)>) {
+    fn finish(&mut self) -> (WaitingRequests, Option<(CloudPoll, WaitingRequests)>) {
         let waited = self.running.take();
         (waited.unwrap_or_default(), self.next.take())
     }
@@ -101,7 +101,7 @@ impl Dispatcher {
     }
 
     /// `waiting` is dropped if the provider is replaced meanwhile: the pools of its successor plan for themselves.
-    fn start_poll(&mut self, provider: &ProviderName, poll: CloudPoll, waiting: Waiting) {
+    fn start_poll(&mut self, provider: &ProviderName, poll: CloudPoll, waiting: WaitingRequests) {
         let Some(running) = self.providers.get_mut(provider) else {
             return;
         };
@@ -110,11 +110,11 @@ impl Dispatcher {
         }
         let (ctx, provider) = (self.ctx.clone(), Arc::clone(&running.provider));
         let nothing = Inventory::nothing(Arc::clone(&provider));
-        let nothing = Report::Inventory(Box::new(nothing));
+        let nothing = TaskReport::Inventory(Box::new(nothing));
         let name = provider.name.clone();
         let work = async move {
             if let Some(inventory) = ctx.unless_stopped(poll_cloud(&ctx, provider, poll)).await {
-                ctx.report(Report::Inventory(Box::new(inventory)));
+                ctx.report(TaskReport::Inventory(Box::new(inventory)));
             }
         };
         self.ctx.spawn(name, work, nothing);

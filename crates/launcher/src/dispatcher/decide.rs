@@ -18,7 +18,7 @@ use uuid::Uuid;
 use super::cloud_polls::CloudPoll;
 use super::{Dispatcher, ServingTask, Timer, ViewChanges};
 use crate::provider::Provider;
-use crate::report::{Recovered, Report, ServeOutcome, Settled};
+use crate::report::{Recovered, ServeOutcome, Settled, TaskReport};
 use crate::serve::{INCOMPLETE_PAUSE, ServeCommand, Serving};
 use crate::{recover, settle};
 
@@ -157,7 +157,7 @@ impl Dispatcher {
             orders: inbox,
             gone: gone.clone(),
         };
-        let panicked = Report::Served {
+        let panicked = TaskReport::Served {
             request: id,
             outcome: ServeOutcome::Lost,
         };
@@ -217,7 +217,7 @@ impl Dispatcher {
             let cancelled = CancellationToken::new();
             let guard = cancelled.clone().drop_guard();
             self.recovering.insert(request, Some(guard));
-            let panicked = Report::Recovered {
+            let panicked = TaskReport::Recovered {
                 request,
                 outcome: Recovered::Again,
             };
@@ -236,7 +236,7 @@ impl Dispatcher {
             let can_delete = !running.provider.is_unreachable;
             can_delete.then(|| Arc::clone(&running.provider))
         });
-        let panicked = Report::Settled {
+        let panicked = TaskReport::Settled {
             node: id,
             outcome: Settled::Failed,
         };
@@ -244,22 +244,24 @@ impl Dispatcher {
         self.ctx.spawn(id, work, panicked);
     }
 
-    pub(super) fn handle_report(&mut self, report: Report, changes: &mut ViewChanges) {
+    pub(super) fn handle_report(&mut self, report: TaskReport, changes: &mut ViewChanges) {
         match report {
             // The nodes follow when the loop catches up, before the next decision.
-            Report::Served { request, outcome } => self.served(request, outcome),
-            Report::LaunchAccepted { request } => self.scheduler.record_accepted_launch(request),
-            Report::LaunchRefused { request } => {
+            TaskReport::Served { request, outcome } => self.served(request, outcome),
+            TaskReport::LaunchAccepted { request } => {
+                self.scheduler.record_accepted_launch(request);
+            }
+            TaskReport::LaunchRefused { request } => {
                 self.check_cloud_of(request);
                 self.scheduler
                     .record_quota_refusal(request, self.ctx.clock.now());
             }
-            Report::Lacking {
+            TaskReport::Lacking {
                 request,
                 missing,
                 zone,
             } => self.retry(request, &missing, zone.as_ref()),
-            Report::ExceedsLimit {
+            TaskReport::ExceedsLimit {
                 node,
                 launched,
                 answer,
@@ -273,9 +275,9 @@ impl Dispatcher {
                 // The receiver is dropped if the request was abandoned.
                 let _ = answer.send(excess);
             }
-            Report::Settled { node, outcome } => self.settled(node, outcome, changes),
-            Report::NotEvicted(node) => self.scheduler.release_eviction(node),
-            Report::Recovered { request, outcome } => match outcome {
+            TaskReport::Settled { node, outcome } => self.settled(node, outcome, changes),
+            TaskReport::NotEvicted(node) => self.scheduler.release_eviction(node),
+            TaskReport::Recovered { request, outcome } => match outcome {
                 Recovered::Done => {
                     self.recovering.remove(&request);
                     self.feed_request(request);
@@ -288,29 +290,29 @@ impl Dispatcher {
                     }
                 }
             },
-            Report::NodesOf { request, answer } => {
+            TaskReport::NodesOf { request, answer } => {
                 self.catch_up(changes);
                 // The receiver is dropped if the launcher stops.
                 let _ = answer.send(self.scheduler.nodes_of(request).collect());
             }
-            Report::Started {
+            TaskReport::Started {
                 provider,
                 attempt,
                 result,
             } => self.started(&provider, attempt, result),
-            Report::Inventory(inventory) => {
+            TaskReport::Inventory(inventory) => {
                 self.catch_up(changes);
                 self.take_inventory(*inventory);
             }
             // The receivers are dropped if the launcher stops.
-            Report::IsComplete(answer) => {
+            TaskReport::IsComplete(answer) => {
                 let _ = answer.send(self.is_complete());
             }
-            Report::RemovedMinReady(answer) => {
+            TaskReport::RemovedMinReady(answer) => {
                 self.catch_up(changes);
                 let _ = answer.send(self.scheduler.removed_min_ready());
             }
-            Report::Missing {
+            TaskReport::Missing {
                 removed_min_ready,
                 answer,
             } => {
@@ -318,9 +320,9 @@ impl Dispatcher {
                 self.scheduler.nodes_seen(&removed_min_ready);
                 let _ = answer.send(self.missing());
             }
-            Report::Asked(asked) => self.asked(asked),
-            Report::Ended { request, ended } => self.ended(request, ended),
-            Report::CleanedUp(old_locks) => self.old_locks = Some(old_locks),
+            TaskReport::Asked(asked) => self.asked(asked),
+            TaskReport::Ended { request, ended } => self.ended(request, ended),
+            TaskReport::CleanedUp(old_locks) => self.old_locks = Some(old_locks),
         }
     }
 
@@ -355,7 +357,7 @@ impl Dispatcher {
             // The scheduler is updated by its record.
             ServeOutcome::Fulfilled => {}
             ServeOutcome::Declined | ServeOutcome::Requeued => {
-                self.scheduler.release(&task.pool, id)
+                self.scheduler.release(&task.pool, id);
             }
             ServeOutcome::LaunchFailed => {
                 self.scheduler.release(&task.pool, id);

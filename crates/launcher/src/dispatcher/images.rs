@@ -1,4 +1,4 @@
-//! Which labels have an image to boot from, which will have one, and how far it is.
+//! Updates whether labels have an image to boot from, and the progress of images being made.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Providers and pools: started, registered, replaced and ended as the configuration says.
+//! Starts, registers, replaces and stops providers and pools according to the configuration.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,32 +23,32 @@ use crate::background;
 use crate::context::Context;
 use crate::error::StartError;
 use crate::provider::Provider;
-use crate::report::Report;
+use crate::report::TaskReport;
 use crate::roster;
 use nodeyard_operations::drain::DrainScope;
 
-/// How long the first attempt to start a provider may take before requests wait for the provider. Until then none is
-/// declined, whatever it asks for.
+/// How long the first attempt to start a provider may take before requests wait for the provider. Until then no
+/// request is declined.
 const SLOW_START: Duration = Duration::from_secs(10);
 
-/// A provider at work, or the substitute of one that did not start.
-pub(super) struct Running {
+/// A running provider, or the substitute of one that did not start.
+pub(super) struct RunningProvider {
     pub(super) provider: Arc<Provider>,
     pub(super) polls: CloudPolls,
-    pools: BTreeMap<PoolName, Announced>,
+    pools: BTreeMap<PoolName, AnnouncedPool>,
     ended: CancellationToken,
 }
 
 /// A pool in the registry.
-struct Announced {
+struct AnnouncedPool {
     component: PoolComponent,
     registration: Registration,
     /// Some request waits for room.
     waiting: bool,
 }
 
-impl Running {
-    /// Takes the pools off the registry. Work under way goes on.
+impl RunningProvider {
+    /// Unregisters the pools. Tasks in progress continue.
     pub(super) async fn end(self) {
         self.ended.cancel();
         for pool in self.pools.into_values() {
@@ -56,8 +56,8 @@ impl Running {
         }
     }
 
-    /// Ends when the pools that come after it are in the registry. A request that asks for this provider is everybody's as
-    /// soon as nobody sees a pool of it there.
+    /// Unregisters the pools when their successors are registered. Without a registered pool of this provider, other
+    /// pools may serve requests that name it.
     async fn give_way(self, successors: Vec<watch::Receiver<Option<TreePath>>>) {
         self.ended.cancel();
         for mut successor in successors {
@@ -140,7 +140,7 @@ impl Dispatcher {
         let ctx = self.ctx.clone();
         let options = self.options.clone();
         let kinds = self.kinds.clone();
-        let panicked = Report::Started {
+        let panicked = TaskReport::Started {
             provider: name.clone(),
             attempt,
             result: Err(StartError::Panicked),
@@ -152,7 +152,7 @@ impl Dispatcher {
                 result = start => result,
                 () = ctx.stop.cancelled() => return,
             };
-            ctx.report(Report::Started {
+            ctx.report(TaskReport::Started {
                 provider: name,
                 attempt,
                 result: result.map(Arc::new),
@@ -162,8 +162,8 @@ impl Dispatcher {
         self.ctx.spawn(on, work, panicked);
     }
 
-    /// Replaces a provider by one that knows what its cloud has now. Its pools are others to everybody, so what they have
-    /// declined is theirs to serve again.
+    /// Replaces a provider by one with the current state of its cloud. Its pools get new ids, so they may serve
+    /// requests that the old ones declined.
     pub(super) fn renew(&mut self, provider: &Provider) {
         let name = &provider.name;
         // Its successor is on the way already.
@@ -289,7 +289,7 @@ impl Dispatcher {
             self.ctx.tasks.spawn(old.give_way(successors.collect()));
         }
         let name = name.clone();
-        let running = Running {
+        let running = RunningProvider {
             provider,
             polls: CloudPolls::default(),
             pools,
@@ -315,7 +315,7 @@ impl Dispatcher {
         self.ctx.supervise(name, work);
     }
 
-    fn announce_pools(&self, provider: &Provider) -> BTreeMap<PoolName, Announced> {
+    fn announce_pools(&self, provider: &Provider) -> BTreeMap<PoolName, AnnouncedPool> {
         let mut pools = BTreeMap::new();
         for (name, pool) in &provider.pools {
             let mut component = PoolComponent::new(
@@ -334,7 +334,7 @@ impl Dispatcher {
             component.cluster.clone_from(&provider.cluster);
             match self.ctx.registry.components().register_pool(&component) {
                 Ok(registration) => {
-                    let announced = Announced {
+                    let announced = AnnouncedPool {
                         component,
                         registration,
                         waiting: false,
@@ -389,9 +389,9 @@ impl Dispatcher {
         })
     }
 
-    /// Whether all our pools are seen by everybody. The last pool that declines a request fails it, so nobody declines
-    /// while a provider starts, or is about to be seen, that may be able to serve it. For one that has failed to start a
-    /// substitute is seen.
+    /// Returns whether all our pools are registered. The last registered pool that declines a request fails it, so no
+    /// pool declines while a provider that may be able to serve it is starting or being registered. A provider that
+    /// failed to start is represented by a substitute.
     pub(super) fn is_complete(&self) -> bool {
         let mut announced = self
             .providers

@@ -43,28 +43,28 @@ fn deadline(delay: Duration) -> Instant {
 }
 
 /// When a timer fires; the number makes it unique.
-type Place = (Instant, u64);
+type TimerKey = (Instant, u64);
 
 #[derive(Debug, Default)]
 pub(super) struct Timers {
-    queue: BTreeMap<Place, Timer>,
+    queue: BTreeMap<TimerKey, Timer>,
     /// The same by timer.
-    places: HashMap<Timer, BTreeSet<Place>>,
+    keys: HashMap<Timer, BTreeSet<TimerKey>>,
     count: u64,
 }
 
 impl Timers {
     pub(super) fn after(&mut self, delay: Duration, timer: Timer) {
         self.count += 1;
-        let place = (deadline(delay), self.count);
-        self.places.entry(timer.clone()).or_default().insert(place);
-        self.queue.insert(place, timer);
+        let key = (deadline(delay), self.count);
+        self.keys.entry(timer.clone()).or_default().insert(key);
+        self.queue.insert(key, timer);
     }
 
     /// As [`Timers::after`], unless the same is to be done before that anyway.
     pub(super) fn within(&mut self, delay: Duration, timer: Timer) {
         let at = deadline(delay);
-        let first = self.places.get(&timer).and_then(BTreeSet::first);
+        let first = self.keys.get(&timer).and_then(BTreeSet::first);
         if first.is_none_or(|(when, _)| *when > at) {
             self.after(delay, timer);
         }
@@ -77,21 +77,21 @@ impl Timers {
                 std::future::pending::<()>().await;
                 continue;
             };
-            let place = *entry.key();
-            if place.0 <= Instant::now() {
+            let key = *entry.key();
+            if key.0 <= Instant::now() {
                 let timer = entry.remove();
-                self.forget(&timer, place);
+                self.forget(&timer, key);
                 return timer;
             }
-            sleep_until(place.0).await;
+            sleep_until(key.0).await;
         }
     }
 
-    fn forget(&mut self, timer: &Timer, place: Place) {
-        if let Some(places) = self.places.get_mut(timer) {
-            places.remove(&place);
-            if places.is_empty() {
-                self.places.remove(timer);
+    fn forget(&mut self, timer: &Timer, key: TimerKey) {
+        if let Some(keys) = self.keys.get_mut(timer) {
+            keys.remove(&key);
+            if keys.is_empty() {
+                self.keys.remove(timer);
             }
         }
     }
@@ -137,7 +137,7 @@ mod tests {
         timers.within(2 * second, Timer::Pass);
         assert_eq!(timers.queue.len(), 1);
         assert_eq!(timers.next().await, Timer::Pass);
-        assert!(timers.places.is_empty());
+        assert!(timers.keys.is_empty());
         timers.within(second, Timer::Pass);
         assert_eq!(timers.queue.len(), 1);
     }

@@ -1,4 +1,4 @@
-//! What comes around by itself: clean-up and expiry; and answers to questions.
+//! Periodic clean-up and expiry, and responses to queries.
 
 use nodeyard_model::{NodeState, RequestId, RequestState};
 use nodeyard_plan::{expiry, orphans, protocol};
@@ -10,7 +10,7 @@ use super::{Dispatcher, Timer};
 use crate::declined;
 use crate::handle::{DrainStatus, PoolStatus, Query, Status};
 use crate::old_locks::OldLocks;
-use crate::report::Report;
+use crate::report::TaskReport;
 use crate::settle;
 use nodeyard_operations::drain::{self, DrainScope};
 
@@ -26,7 +26,7 @@ impl Dispatcher {
     pub(super) fn timer(&mut self, timer: Timer) {
         match timer {
             Timer::Release(pool, request) => {
-                // The pool may be at it again, and nobody else would tell that work what to do next.
+                // The pool may be serving it again, and only this task would get its next command.
                 let task = self.serving.get(&request);
                 if !task.is_some_and(|task| task.concerns(&pool)) {
                     self.release(&pool, request);
@@ -80,7 +80,7 @@ impl Dispatcher {
         }
     }
 
-    /// Deletes old locks and empty records in the background, until [`Report::CleanedUp`].
+    /// Deletes old locks and empty records in the background, until [`TaskReport::CleanedUp`].
     fn remove_old_locks(&self, mut old_locks: OldLocks) {
         let ctx = self.ctx.clone();
         let work = async move {
@@ -96,9 +96,9 @@ impl Dispatcher {
             if let Err(error) = removed {
                 debug!(%error, "failed to delete old locks of requests or empty records");
             }
-            ctx.report(Report::CleanedUp(old_locks));
+            ctx.report(TaskReport::CleanedUp(old_locks));
         };
-        let panicked = Report::CleanedUp(OldLocks::default());
+        let panicked = TaskReport::CleanedUp(OldLocks::default());
         self.ctx.spawn("old locks", work, panicked);
     }
 
@@ -115,7 +115,7 @@ impl Dispatcher {
         }
     }
 
-    /// Fails the requests that every registered pool has declined. Looks again later while there are any: another
+    /// Fails the requests that every registered pool has declined. Checks again later while there are any: another
     /// launcher may have the lock of one, or a pool of ours may be about to be registered.
     fn fail_declined(&mut self) {
         let registered = self.ctx.registered();

@@ -1,4 +1,4 @@
-//! Explanations in the store: a record for each request, the oldest of which go when there are too many.
+//! Stores explanations of ended requests, one record per request. The oldest are deleted when there are too many.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
-//! What a malformed record still says of the machine that it is for.
+//! The readable fields of a malformed record, which show the machine it is for.
 //!
-//! Somebody may be at work on that machine, so its place must not get a second node. Nothing else is concluded from such a record.
+//! The machine may be in use, so its place must not get a second node. The fields are used for nothing else.
 
 use std::collections::BTreeMap;
 

@@ -14,8 +14,8 @@ use tokio::sync::oneshot;
 use tracing::{Instrument as _, debug, info_span, warn};
 
 use super::{AssignedNode, HeldRequest, Serving};
-use crate::launch::{Launch, LaunchError};
-use crate::report::Report;
+use crate::launch::{LaunchError, NodeLaunch};
+use crate::report::TaskReport;
 
 /// How long to wait for the lock of a new node before a warning.
 const LOCK_PATIENCE: Duration = Duration::from_secs(60);
@@ -83,7 +83,7 @@ impl Serving {
                     // Report it at once, although the other machines may take minutes to boot.
                     if let NodeUnavailable::Quota = miss {
                         let request = self.id;
-                        self.ctx.report(Report::LaunchRefused { request });
+                        self.ctx.report(TaskReport::LaunchRefused { request });
                     }
                     missing.push(label.clone());
                 }
@@ -209,7 +209,7 @@ impl Serving {
         held: &mut Held<Node>,
         node: NodeId,
     ) -> Result<(), NodeUnavailable> {
-        let launch = Launch {
+        let launch = NodeLaunch {
             ctx: &self.ctx,
             provider: &self.provider,
             pool: &self.pool,
@@ -230,7 +230,7 @@ impl Serving {
     async fn exceeds_limit(&self, assigned: &AssignedNode) -> Result<bool> {
         self.ctx.nodes.synced().await?;
         let (answer, verdict) = oneshot::channel();
-        self.ctx.report(Report::ExceedsLimit {
+        self.ctx.report(TaskReport::ExceedsLimit {
             node: assigned.id,
             launched: assigned.launched,
             answer,

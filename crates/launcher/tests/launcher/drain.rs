@@ -68,7 +68,7 @@ async fn a_drain_of_a_full_pool_comes_to_its_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_that_a_cloud_refuses_is_put_back_by_a_drained_pool() {
+async fn a_request_that_a_cloud_refuses_is_requeued_by_a_drained_pool() {
     logs();
     let store = Store::embedded();
     let cloud = FakeCloud::new(simulate());

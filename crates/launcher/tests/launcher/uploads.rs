@@ -179,7 +179,7 @@ async fn give_back(zuul: &Zuul, mut nodeset: crate::zuul::Nodeset) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_new_build_that_fails_is_taken_back_and_one_that_works_is_used_by_all() {
+async fn a_new_build_that_fails_is_rolled_back_and_one_that_works_is_used_by_all() {
     logs();
     let store = Store::embedded();
     let mut simulate = simulate();
@@ -211,7 +211,7 @@ async fn a_new_build_that_fails_is_taken_back_and_one_that_works_is_used_by_all(
     .await;
     assert!(cloud.boot_images().await.iter().all(|id| *id == old));
     let failed_build = builds[1].parse().unwrap();
-    let trial = eventually("the failed one is taken back", || async {
+    let trial = eventually("the failed one is rolled back", || async {
         let trial = state().await.unwrap().trials.get(&failed_build)?.clone();
         matches!(trial.ended, Some(TrialOutcome::RolledBack { .. })).then_some(trial)
     })

@@ -130,7 +130,7 @@ mod tests {
         assert!(!backoff.accept(id(9)), "it was launched before the pause");
         assert!(backoff.forget(id(2)));
         assert!(backoff.allows(at(101.0)));
-        // Somebody waits, or the cloud has not answered.
+        // A request waits, or the cloud has not responded.
         backoff.end_if_unused(at(101.0), true);
         backoff.end_if_unused(at(101.0), false);
         assert!(backoff.is_active());

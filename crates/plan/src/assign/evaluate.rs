@@ -596,7 +596,7 @@ impl Recipe {
 
 #[expect(
     clippy::cast_possible_truncation,
-    reason = "the cast saturates, and parts of seconds are of no use"
+    reason = "the cast saturates, and fractions of seconds are not needed"
 )]
 fn seconds_between(from: Timestamp, to: Timestamp) -> i64 {
     (to.as_secs() - from.as_secs()).round() as i64

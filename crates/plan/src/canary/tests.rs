@@ -81,7 +81,7 @@ fn a_new_build_gets_its_share_until_it_has_passed() {
 }
 
 #[test]
-fn a_build_that_fails_is_taken_back_by_itself_and_stays_so() {
+fn a_build_that_fails_is_rolled_back_automatically_and_stays_so() {
     let mut state = CanaryState::default();
     assert_eq!(launch(&mut state, &[2, 1], 2, false), None);
     let ended = launch(&mut state, &[2, 1], 2, false);
@@ -97,7 +97,7 @@ fn a_build_that_fails_is_taken_back_by_itself_and_stays_so() {
     }
     let launches = used(&state, Some(&POLICY), &[2, 1]);
     assert_eq!(by(&launches), (id(1), WhyUsed::NotRolledBack, None));
-    // It is still better than nothing, and where there is nothing else it is not even taken back.
+    // It is used where there is no other, and is not rolled back there.
     let alone = used(&state, Some(&POLICY), &[2]);
     assert_eq!(by(&alone), (id(2), WhyUsed::NothingElse, None));
     let mut alone = CanaryState::default();
@@ -154,7 +154,7 @@ fn where_all_were_taken_back_the_newest_that_had_proved_itself_serves() {
     assert_eq!(by(&launches), (id(2), WhyUsed::NothingElse, None));
     let launches = used(&state, None, &[4, 3, 1]);
     assert_eq!(by(&launches), (id(1), WhyUsed::NothingElse, None));
-    // Let go, it has proved itself as before.
+    // Unpinned, it has passed its trial as before.
     state.unpin();
     let launches = used(&state, Some(&POLICY), &[4, 3, 2, 1]);
     assert_eq!(by(&launches), (id(2), WhyUsed::Proven, Some(id(4))));
@@ -178,7 +178,7 @@ fn a_person_decides() {
             id(1)
         )
     );
-    state.roll_back(id(3), "somebody said so", now());
+    state.roll_back(id(3), "an operator said so", now());
     assert_eq!(used(&state, None, &[3, 2]).build, id(2));
     state.unpin();
     assert_eq!(state, CanaryState::default());
@@ -251,7 +251,7 @@ proptest! {
         let is_pinned = state.pinned == Some(build);
         let others = here.iter().filter(|other| !state.is_rolled_back(**other));
         prop_assert!(is_pinned || !state.is_rolled_back(build) || others.count() == 0);
-        // Beyond its share, one that has not proved itself serves only where none has, or without a trial.
+        // A build that has not passed its trial exceeds its share only where none has, or without a trial.
         let usable = |build: &&BuildId| !state.is_rolled_back(**build) || launches.why == WhyUsed::NothingElse;
         let proven = here.iter().filter(usable).any(|build| state.has_passed(*build));
         let trusted = is_pinned || !proven || state.has_passed(launches.build);

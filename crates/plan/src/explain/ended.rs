@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_nobody_served_only_waited() {
+    fn a_cancelled_request_only_waited() {
         let text = ended(RequestOutcome::Cancelled, None).to_string();
         assert!(
             text.contains("was cancelled after 12.5 s\nwaited 12.5 s\n"),

@@ -159,7 +159,7 @@ fn need(
 /// Returns the backoff of failed builds. A build request that is newer than the last failure clears it.
 pub(super) fn back_off(inputs: &DecideInputs<'_>) -> Option<WaitReason> {
     let backoff = inputs.snapshot.backoffs.get(&Subject::Build)?;
-    let asked_since = |request: super::Request| request.order > backoff.order;
+    let asked_since = |request: super::ImageBuildRequest| request.order > backoff.order;
     if inputs.snapshot.request.is_some_and(asked_since) {
         return None;
     }

@@ -3,7 +3,7 @@
 use nodeyard_model::{BuildId, Timestamp};
 
 use super::DecideInputs;
-use super::state::{Build, ImageOrigin, ImagePolicy, ImageState, Imports, Services};
+use super::state::{BuildSnapshot, ImageOrigin, ImagePolicy, ImageState, Imports, Services};
 use super::verdict::{Action, BuildVerdict, ImportReport, ImportVerdict, Plan, WaitReason};
 use super::zuul_builds::{
     Choice, ImportCriteria, Offer, ZuulBuild, ZuulBuildList, choose, needs_no_older,
@@ -78,7 +78,7 @@ fn request(snapshot: &ImageState) -> Option<i64> {
 }
 
 /// Returns the newest imported build that is ready.
-fn current(snapshot: &ImageState) -> Option<(BuildId, &Build, &ZuulBuild)> {
+fn current(snapshot: &ImageState) -> Option<(BuildId, &BuildSnapshot, &ZuulBuild)> {
     let newest = snapshot.ready_builds().into_iter();
     newest.into_iter().find_map(|id| {
         let build = snapshot.builds.get(&id)?;
@@ -108,7 +108,7 @@ pub(super) fn report_under_way(
     inputs: &DecideInputs<'_>,
     policy: &ImagePolicy,
     imports: &Imports,
-    fetched: Option<&Build>,
+    fetched: Option<&BuildSnapshot>,
 ) -> ImportReport {
     let nothing_yet = ZuulBuildList::default();
     let zuul_builds = inputs.snapshot.zuul_builds.as_ref().unwrap_or(&nothing_yet);

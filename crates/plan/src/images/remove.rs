@@ -6,7 +6,8 @@ use nodeyard_model::{BuildId, BuildState, ProviderName, UploadState};
 
 use super::DecideInputs;
 use super::state::{
-    Build, ImagePolicy, ImageState, Services, Subject, Upload, UploadRef, UploadTarget,
+    BuildSnapshot, ImagePolicy, ImageState, Services, Subject, UploadRef, UploadSnapshot,
+    UploadTarget,
 };
 use super::verdict::{
     Action, BuildReport, Plan, RemovalReason, RetentionVerdict, UploadReport, WaitReason, WhyKept,
@@ -21,7 +22,7 @@ struct Kept {
 
 pub(super) fn decide(inputs: &DecideInputs<'_>, plan: &mut Plan) {
     let kept = kept(inputs);
-    let mut builds: Vec<(&BuildId, &Build)> = inputs.snapshot.builds.iter().collect();
+    let mut builds: Vec<(&BuildId, &BuildSnapshot)> = inputs.snapshot.builds.iter().collect();
     builds.sort_by(|(a, x), (b, y)| (y.since, b).cmp(&(x.since, a)));
     for (id, build) in builds {
         let mut left = Vec::new();
@@ -37,7 +38,7 @@ pub(super) fn decide(inputs: &DecideInputs<'_>, plan: &mut Plan) {
                     plan.actions.push(Action::RemoveUpload(upload.clone()));
                 }
                 RetentionVerdict::Resumes => {
-                    plan.actions.push(Action::SettleUpload(upload.clone()))
+                    plan.actions.push(Action::SettleUpload(upload.clone()));
                 }
                 RetentionVerdict::Lingers { until } => plan.schedule_recheck(*until),
                 RetentionVerdict::Waits { wait, .. } => plan.waits(wait),
@@ -54,7 +55,7 @@ pub(super) fn decide(inputs: &DecideInputs<'_>, plan: &mut Plan) {
         let verdict = build_verdict(inputs, &kept, *id, build, &left);
         match &verdict {
             RetentionVerdict::Removed { .. } => {
-                plan.actions.push(Action::RemoveBuild { build: *id })
+                plan.actions.push(Action::RemoveBuild { build: *id });
             }
             RetentionVerdict::UploadsFirst { .. } if has_files(inputs, *id, build) => {
                 plan.actions.push(Action::RemoveBuild { build: *id });
@@ -157,9 +158,9 @@ fn surplus(snapshot: &ImageState, build: BuildId) -> RemovalReason {
 fn upload_verdict(
     inputs: &DecideInputs<'_>,
     kept: &Kept,
-    build: &Build,
+    build: &BuildSnapshot,
     upload: &UploadRef,
-    record: &Upload,
+    record: &UploadSnapshot,
 ) -> RetentionVerdict {
     let snapshot = inputs.snapshot;
     let provider = &upload.provider;
@@ -230,7 +231,7 @@ fn build_verdict(
     inputs: &DecideInputs<'_>,
     kept: &Kept,
     id: BuildId,
-    build: &Build,
+    build: &BuildSnapshot,
     uploads: &[(UploadRef, UploadState)],
 ) -> RetentionVerdict {
     if let Some(verdict) = kept.builds.get(&id) {
@@ -286,7 +287,7 @@ fn no_job_server(inputs: &DecideInputs<'_>) -> Option<WaitReason> {
 }
 
 /// Returns whether removing the build has an effect while its uploads are still being deleted.
-fn has_files(inputs: &DecideInputs<'_>, id: BuildId, build: &Build) -> bool {
+fn has_files(inputs: &DecideInputs<'_>, id: BuildId, build: &BuildSnapshot) -> bool {
     let failed_lately = inputs.active_backoff(&Subject::RemoveBuild { build: id });
     match &inputs.snapshot.services {
         _ if failed_lately.is_some() => false,
@@ -298,7 +299,7 @@ fn has_files(inputs: &DecideInputs<'_>, id: BuildId, build: &Build) -> bool {
 }
 
 /// Plans the deletion of files by `delete-after-upload`, per format.
-fn drop_files(inputs: &DecideInputs<'_>, id: BuildId, build: &Build, plan: &mut Plan) {
+fn drop_files(inputs: &DecideInputs<'_>, id: BuildId, build: &BuildSnapshot, plan: &mut Plan) {
     let snapshot = inputs.snapshot;
     let Some(policy) = snapshot
         .policy
@@ -335,7 +336,7 @@ fn drop_files(inputs: &DecideInputs<'_>, id: BuildId, build: &Build, plan: &mut 
 
 fn unneeded(
     policy: &ImagePolicy,
-    build: &Build,
+    build: &BuildSnapshot,
     takers: &[(&ProviderName, &UploadTarget)],
 ) -> BTreeSet<Box<str>> {
     let waiting: Vec<&UploadTarget> = takers

@@ -22,10 +22,10 @@ pub struct ImageState {
     pub policy: Option<ImagePolicy>,
     /// Every configured provider with image uploads, and how it uses this image, if it does.
     pub providers: BTreeMap<ProviderName, Option<UploadTarget>>,
-    pub builds: BTreeMap<BuildId, Build>,
+    pub builds: BTreeMap<BuildId, BuildSnapshot>,
     /// Paused by an operator, independently of the configuration.
     pub paused: bool,
-    pub request: Option<Request>,
+    pub request: Option<ImageBuildRequest>,
     /// The build lock of the image is held.
     pub building: bool,
     pub backoffs: BTreeMap<Subject, BackoffState>,
@@ -83,14 +83,14 @@ pub struct UploadTarget {
 
 /// A request for a build.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Request {
+pub struct ImageBuildRequest {
     pub made: Timestamp,
     /// Its position in the order of store writes.
     pub order: i64,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct Build {
+pub struct BuildSnapshot {
     pub state: BuildState,
     pub since: Timestamp,
     /// The position of its first write in the order of store writes.
@@ -106,13 +106,13 @@ pub struct Build {
     pub locked: bool,
     /// The providers whose upload lock of this build is held.
     pub uploading: BTreeSet<ProviderName>,
-    pub uploads: BTreeMap<(ProviderName, UploadId), Upload>,
+    pub uploads: BTreeMap<(ProviderName, UploadId), UploadSnapshot>,
     /// The number of uploads with invalid records. They and the build are kept.
     pub unreadable: usize,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct Upload {
+pub struct UploadSnapshot {
     pub state: UploadState,
     pub since: Timestamp,
     /// What was uploaded, as soon as that is known.
@@ -272,7 +272,7 @@ impl ImageState {
     }
 
     /// Returns the build request if a build that began later is ready.
-    pub(super) fn served_request(&self) -> Option<Request> {
+    pub(super) fn served_request(&self) -> Option<ImageBuildRequest> {
         let request = self.request?;
         let mut builds = self.builds.values();
         builds
@@ -287,7 +287,7 @@ impl ImageState {
     }
 }
 
-impl Build {
+impl BuildSnapshot {
     pub(super) fn has_ready_upload(&self, provider: &ProviderName) -> bool {
         self.uploads_to(provider)
             .any(|(_, upload)| upload.state == UploadState::Ready)
@@ -296,7 +296,7 @@ impl Build {
     pub(super) fn uploads_to<'b>(
         &'b self,
         provider: &'b ProviderName,
-    ) -> impl Iterator<Item = (UploadId, &'b Upload)> {
+    ) -> impl Iterator<Item = (UploadId, &'b UploadSnapshot)> {
         self.uploads
             .iter()
             .filter(move |((to, _), _)| to == provider)

@@ -3,7 +3,7 @@
 use nodeyard_model::{BuildId, ProviderName, UploadState};
 
 use super::DecideInputs;
-use super::state::{Build, Services, Subject, UploadRef, UploadTarget};
+use super::state::{BuildSnapshot, Services, Subject, UploadRef, UploadTarget};
 use super::verdict::{Action, Plan, ProviderReport, UploadVerdict, WaitReason};
 
 pub(super) fn decide(inputs: &DecideInputs<'_>, plan: &mut Plan) {
@@ -38,7 +38,7 @@ pub(super) fn decide(inputs: &DecideInputs<'_>, plan: &mut Plan) {
 fn verdict(
     inputs: &DecideInputs<'_>,
     id: BuildId,
-    build: &Build,
+    build: &BuildSnapshot,
     provider: &ProviderName,
     takes: &UploadTarget,
 ) -> UploadVerdict {

@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_builds_are_passed_over_until_somebody_asks() {
+    fn bad_builds_are_rejected_until_a_build_is_requested() {
         let mut offers = zuul_builds(&[("b", 20, "raw"), ("a", 10, "raw")]);
         let bad = BadBuild {
             since: time(900),
@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_hides_nothing_else() {
+    fn an_invalid_entry_hides_no_other() {
         let mut offers = zuul_builds(&[("?", 30, "raw"), ("b", 20, "raw")]);
         offers.offers[0].invalid_reason = Some("it has no `uuid`".to_owned());
         let (choice, rejected) = case("raw").choose(&offers);
@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn somebody_who_asks_gets_the_same_build_again() {
+    fn a_request_imports_the_same_build_again() {
         let offers = zuul_builds(&[("b", 20, "raw")]);
         let mut again = case("raw").has("b", 20, "raw");
         assert_eq!(again.choose(&offers).0, Choice::UpToDate);

@@ -85,7 +85,7 @@ fn a_full_pool_that_is_drained_lets_go_of_the_request_it_holds() {
 }
 
 #[test]
-fn until_it_is_put_back_nobody_takes_what_a_pool_has_let_go() {
+fn no_pool_takes_a_revoked_request_before_it_is_requeued() {
     let (mut launcher, first, held) = full_pool();
     launcher.drain_pool(&main_of("cloud"), true);
     assert_eq!(
@@ -115,7 +115,7 @@ fn what_a_provider_held_is_served_by_the_one_that_comes_after_it() {
 }
 
 #[test]
-fn a_request_that_lacks_nodes_is_put_back_if_its_pool_is_drained_or_gone() {
+fn a_request_that_lacks_nodes_is_requeued_if_its_pool_is_drained_or_removed() {
     let retry = |change: &dyn Fn(&mut Launcher)| {
         let mut launcher = launcher(&[("cloud", 2), ("spare", 2)]);
         let id = launcher.submit(200, ask(&["small"], launcher.now));

@@ -88,7 +88,7 @@ fn ready_nodes_are_asked_for_only_while_there_is_room() {
 }
 
 #[test]
-fn ready_nodes_are_judged_again_only_when_something_has_changed() {
+fn ready_nodes_are_planned_again_only_after_a_change() {
     let mut launcher = launcher();
     let scheduler = &mut launcher.scheduler;
     let labels = policies(6, None);
@@ -118,7 +118,7 @@ fn ready_nodes_are_judged_again_only_when_something_has_changed() {
     scheduler.remove_request(request_id(900, 1));
     assert!(
         !scheduler.ready_nodes_wanted(),
-        "its node may not be in the picture yet"
+        "its node may not be known yet"
     );
     let removed_min_ready = scheduler.removed_min_ready();
     scheduler.nodes_seen(&removed_min_ready);
@@ -462,7 +462,7 @@ fn what_belongs_to_an_illegible_record_is_no_leak() {
 }
 
 #[test]
-fn a_node_is_let_go_only_as_what_it_was() {
+fn a_node_is_retired_only_if_unchanged() {
     let (old, now) = (time(1.0), time(9.0));
     let retire = |node: &Node, seen| protocol::node::retire(Some(node), seen, now);
     let mut idle = node(NodeState::Ready, 1.0);

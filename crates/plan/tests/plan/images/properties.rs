@@ -152,7 +152,7 @@ proptest! {
                 break;
             }
             for action in &plan.actions {
-                // As a steward does: the picture is drawn again for each.
+                // As a steward does: the state is read again for each.
                 if !yard.actions().contains(action) {
                     continue;
                 }

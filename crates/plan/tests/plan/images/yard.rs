@@ -7,8 +7,9 @@ use std::time::Duration;
 use nodeyard_model::{BuildId, BuildState, ProviderName, Timestamp, UploadId, UploadState};
 use nodeyard_plan::canary::CanaryState;
 use nodeyard_plan::images::{
-    Action, AvailableFunctions, BackoffState, Build, ImageOrigin, ImagePolicy, ImageState,
-    JobDurations, Pace, Plan, Request, Services, Subject, Upload, UploadRef, UploadTarget, decide,
+    Action, AvailableFunctions, BackoffState, BuildSnapshot, ImageBuildRequest, ImageOrigin,
+    ImagePolicy, ImageState, JobDurations, Pace, Plan, Services, Subject, UploadRef,
+    UploadSnapshot, UploadTarget, decide,
 };
 
 pub(crate) const DAY: f64 = 86_400.0;
@@ -119,13 +120,13 @@ impl Yard {
     pub(crate) fn request(&mut self) {
         let order = self.tick();
         let made = time(self.now);
-        self.snapshot.request = Some(Request { made, order });
+        self.snapshot.request = Some(ImageBuildRequest { made, order });
     }
 
     pub(crate) fn add_build(&mut self, state: BuildState, age: f64) -> BuildId {
         let id = BuildId::from_u128(self.next_build);
         self.next_build += 1;
-        let build = Build {
+        let build = BuildSnapshot {
             state,
             since: time(self.now - age),
             order: self.tick(),
@@ -146,7 +147,7 @@ impl Yard {
         id
     }
 
-    pub(crate) fn build(&mut self, id: BuildId) -> &mut Build {
+    pub(crate) fn build(&mut self, id: BuildId) -> &mut BuildSnapshot {
         self.snapshot.builds.get_mut(&id).unwrap()
     }
 
@@ -159,7 +160,7 @@ impl Yard {
     ) -> UploadRef {
         let upload = upload_id(self.next_upload);
         self.next_upload += 1;
-        let record = Upload {
+        let record = UploadSnapshot {
             state,
             since: time(self.now - age),
             format: None,
