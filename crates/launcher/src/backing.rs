@@ -118,7 +118,7 @@ impl StoreBacking {
         }
     }
 
-    /// Whether there is a request like this. Its event id is its own.
+    /// Returns whether a matching request exists. Its event id is its own.
     fn is_made(&self, record: &NodeRequest) -> bool {
         let mut made = false;
         self.ctx.requests.for_each(|item| {
@@ -261,7 +261,7 @@ impl StoreBacking {
         }
     }
 
-    /// The record of a node, if it is still the one that was seen.
+    /// Returns the record of a node if it is unchanged.
     fn seen(&self, id: NodeId, version: i32) -> Option<Node> {
         let item = self.ctx.nodes.get(&id)?;
         (item.stat.version == version).then(|| Node::clone(&item.value))

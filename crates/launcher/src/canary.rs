@@ -33,7 +33,7 @@ pub async fn change(
     ext::change_json(tree, &path, change).await
 }
 
-/// The builds of an image that have an upload to any provider, the newest first.
+/// Returns the builds of an image that have an upload to any provider, the newest first.
 fn uploaded_builds(images: &View<ImageShape>, image: &ImageName) -> Vec<BuildId> {
     // By when they were built, since uploads of an older one may have taken longer; where nothing is known of the build,
     // by when it first came to a provider.
@@ -74,7 +74,7 @@ impl Context {
         ))
     }
 
-    /// The upload that the next machine of this provider boots from.
+    /// Returns the upload that the next machine of this provider boots from.
     pub(crate) async fn choose_upload(
         &self,
         image: &ImageName,
@@ -96,7 +96,7 @@ impl Context {
         Ok(uploads.find(|(key, _)| Some(key.build.build) == build))
     }
 
-    /// A launch from an upload has ended. Failures to write it down are only that.
+    /// Records the result of a launch from an upload. A failed write is only logged.
     pub(crate) async fn judge_upload(&self, key: &UploadKey, failure: Option<&str>) {
         let (image, build) = (&key.build.image, key.build.build);
         let Some(policy) = self.canary_policy(image) else {

@@ -18,10 +18,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::error;
 
-use crate::events::Events;
+use crate::events::LauncherEvents;
 use crate::history::History;
 use crate::launches::ActiveLaunches;
-use crate::options::Timing;
+use crate::options::LauncherTiming;
 use crate::report::TaskReport;
 
 /// Before work that panicked is begun again.
@@ -37,11 +37,11 @@ pub(crate) struct Context {
     pub(crate) images: View<ImageShape>,
     pub(crate) system: SystemId,
     pub(crate) scanner: Arc<dyn Scanner>,
-    pub(crate) events: Arc<dyn Events>,
+    pub(crate) events: Arc<dyn LauncherEvents>,
     pub(crate) history: Arc<History>,
     pub(crate) launches: ActiveLaunches,
     pub(crate) clock: Clock,
-    pub(crate) timing: Timing,
+    pub(crate) timing: LauncherTiming,
     pub(crate) config: watch::Receiver<Arc<Config>>,
     /// Cancelled when nothing new is to be started.
     pub(crate) stop: CancellationToken,
@@ -54,8 +54,8 @@ impl Context {
     pub(crate) fn new(
         registry: Registry,
         system: SystemId,
-        parts: &crate::Parts,
-        timing: Timing,
+        parts: &crate::LauncherParts,
+        timing: LauncherTiming,
         history: Arc<History>,
         reports: mpsc::UnboundedSender<TaskReport>,
     ) -> Self {

@@ -12,7 +12,7 @@ use nodeyard_operations::drain::DrainScope;
 
 /// Cloning is cheap.
 #[derive(Debug, Clone)]
-pub struct Handle {
+pub struct LauncherHandle {
     pub(crate) ready: watch::Receiver<bool>,
     pub(crate) queries: mpsc::UnboundedSender<Query>,
     pub(crate) history: Arc<History>,
@@ -21,7 +21,7 @@ pub struct Handle {
 #[derive(Debug)]
 pub(crate) enum Query {
     Explain(RequestId, oneshot::Sender<Option<AssignmentExplanation>>),
-    Status(oneshot::Sender<Status>),
+    Status(oneshot::Sender<LauncherStatus>),
     Drain(
         DrainScope,
         bool,
@@ -31,7 +31,7 @@ pub(crate) enum Query {
 
 /// What a launcher is doing.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Status {
+pub struct LauncherStatus {
     pub nodes: usize,
     pub requests: usize,
     /// Requests that are being served here.
@@ -62,13 +62,13 @@ pub struct DrainStatus {
     pub nodes: usize,
 }
 
-impl Handle {
-    /// True after the first full check.
+impl LauncherHandle {
+    /// Returns whether the first full check is done.
     pub fn is_ready(&self) -> bool {
         *self.ready.borrow()
     }
 
-    /// True from the first full check on.
+    /// Returns a channel that is true from the first full check on.
     pub fn ready(&self) -> watch::Receiver<bool> {
         self.ready.clone()
     }
@@ -78,7 +78,7 @@ impl Handle {
         self.ready.wait_for(|ready| *ready).await.is_ok()
     }
 
-    /// Why a request waits; none if there is no such request, or the launcher has ended.
+    /// Explains why a request waits. None if it does not exist, or the launcher has ended.
     pub async fn explain(&self, request: RequestId) -> Option<AssignmentExplanation> {
         self.ask(|answer| Query::Explain(request, answer))
             .await
@@ -91,13 +91,13 @@ impl Handle {
         self.history.get(request)
     }
 
-    /// None if the launcher has ended.
-    pub async fn status(&self) -> Option<Status> {
+    /// Returns the status of the launcher. None if it has ended.
+    pub async fn status(&self) -> Option<LauncherStatus> {
         self.ask(Query::Status).await
     }
 
-    /// Stops accepting requests within a scope. Requests in progress are finished; [`Handle::status`] shows the
-    /// remaining ones. A drain is kept in the store until [`Handle::undrain`].
+    /// Stops accepting requests within a scope. Requests in progress are finished; [`LauncherHandle::status`] shows the
+    /// remaining ones. A drain is kept in the store until [`LauncherHandle::undrain`].
     pub async fn drain(&self, scope: DrainScope) -> Option<nodeyard_store::Result<()>> {
         self.ask(|answer| Query::Drain(scope, true, answer)).await
     }

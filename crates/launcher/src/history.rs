@@ -70,12 +70,12 @@ impl History {
         self.memory().notes.keys().copied().collect()
     }
 
-    /// A pool begins to serve it.
+    /// Records that a pool begins to serve a request.
     pub(crate) fn accepted(&self, id: RequestId, now: Timestamp) {
         self.memory().notes.entry(id).or_default().accepted = Some(now);
     }
 
-    /// What the pools say while it waits.
+    /// Records the messages of the pools while a request waits.
     pub(crate) fn sampled(&self, id: RequestId, record: Arc<NodeRequest>, says: Vec<PoolMessage>) {
         let mut memory = self.memory();
         let note = memory.notes.entry(id).or_default();
@@ -102,7 +102,7 @@ impl History {
         }
     }
 
-    /// A pool of ours has declined it, which may be its end.
+    /// Records a decline by a pool of ours, which may have failed the request.
     pub(crate) fn declined(
         &self,
         id: RequestId,
@@ -147,7 +147,7 @@ impl History {
         memory.notes.remove(&id);
     }
 
-    /// If too many come at once, these are not stored.
+    /// Sends a history to the archive. It is dropped if the queue is full.
     fn archive(&self, ended: Arc<EndedRequest>) {
         let _ = self.archive.try_send(ended);
     }

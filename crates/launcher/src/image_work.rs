@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use nodeyard_model::ImageName;
 use nodeyard_model::layout::IMAGE_STATUS;
-use nodeyard_plan::images::{Progress, StewardReport};
+use nodeyard_plan::images::{ImageJobProgress, StewardReport};
 use nodeyard_store::TreePath;
 use nodeyard_store::view::{Change, Kind, Shape, View};
 
@@ -19,7 +19,7 @@ pub(crate) enum ImageWorkId {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum ImageWork {
     TaskReport(StewardReport),
-    Job(Progress),
+    Job(ImageJobProgress),
 }
 
 #[derive(Debug, Clone, Copy)]

@@ -102,7 +102,7 @@ impl AttemptError {
         }
     }
 
-    /// Whether the image may be the cause. A cloud without room, or without an answer, is no evidence against it.
+    /// Returns whether the image may be the cause. A cloud without room, or that does not respond, is not.
     fn may_be_the_image(&self) -> bool {
         match self {
             Self::Driver(error) => {
@@ -113,7 +113,7 @@ impl AttemptError {
         }
     }
 
-    /// Whether another attempt would fail the same way.
+    /// Returns whether another attempt would fail the same way.
     fn is_final(&self) -> bool {
         match self {
             Self::Driver(error) => matches!(
@@ -557,8 +557,9 @@ fn describe(node: &mut Node, instance: Instance) {
 
 /// Merges two objects. `over` wins where both have a key.
 fn merge(under: &Opaque, over: &Opaque) -> Opaque {
-    type Object = BTreeMap<String, Opaque>;
-    let (Ok(mut merged), Ok(values)) = (under.decode::<Object>(), over.decode::<Object>()) else {
+    type JsonObject = BTreeMap<String, Opaque>;
+    let (Ok(mut merged), Ok(values)) = (under.decode::<JsonObject>(), over.decode::<JsonObject>())
+    else {
         let given = if over.is_null() { under } else { over };
         return given.clone();
     };

@@ -60,10 +60,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 pub use error::{Error, StartError};
-pub use events::{Events, LaunchAttempt, LaunchResult, NoEvents};
-pub use handle::{DrainStatus, Handle, PoolStatus, Status};
+pub use events::{LaunchAttempt, LaunchResult, LauncherEvents, NoLauncherEvents};
+pub use handle::{DrainStatus, LauncherHandle, LauncherStatus, PoolStatus};
 pub use launch::AttemptError;
-pub use options::{Options, Timing};
+pub use options::{LauncherTiming, Options};
 pub use removal::delete_machine;
 
 use context::Context;
@@ -76,7 +76,7 @@ const END_LIMIT: Duration = Duration::from_secs(5);
 
 /// What a launcher works with.
 #[derive(Clone)]
-pub struct Parts {
+pub struct LauncherParts {
     pub tree: Arc<dyn Tree>,
     /// Views of the same store, which may be shared.
     pub views: Views,
@@ -84,13 +84,13 @@ pub struct Parts {
     pub config: watch::Receiver<Arc<Config>>,
     pub drivers: DriverKinds,
     pub scanner: Arc<dyn Scanner>,
-    pub events: Arc<dyn Events>,
+    pub events: Arc<dyn LauncherEvents>,
     pub clock: Clock,
 }
 
-impl fmt::Debug for Parts {
+impl fmt::Debug for LauncherParts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Parts")
+        f.debug_struct("LauncherParts")
             .field("tree", &self.tree)
             .finish_non_exhaustive()
     }
@@ -99,7 +99,7 @@ impl fmt::Debug for Parts {
 #[derive(Debug)]
 pub struct Launcher {
     options: Options,
-    parts: Parts,
+    parts: LauncherParts,
     queries: mpsc::UnboundedReceiver<handle::Query>,
     ready: watch::Sender<bool>,
     history: Arc<History>,
@@ -107,12 +107,12 @@ pub struct Launcher {
 }
 
 impl Launcher {
-    pub fn new(options: Options, parts: Parts) -> (Self, Handle) {
+    pub fn new(options: Options, parts: LauncherParts) -> (Self, LauncherHandle) {
         let (sender, queries) = mpsc::unbounded_channel();
         let (ready, is_ready) = watch::channel(false);
         let (history, archive) = History::new();
         let history = Arc::new(history);
-        let handle = Handle {
+        let handle = LauncherHandle {
             ready: is_ready,
             queries: sender,
             history: Arc::clone(&history),

@@ -63,7 +63,7 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// Whether the label worked when the provider started.
+    /// Returns whether the label worked when the provider started.
     pub(crate) fn is_sound(&self, label: &Label) -> bool {
         let setup = self.labels.get(label);
         setup.is_some_and(|setup| {

@@ -77,7 +77,7 @@ pub(crate) enum TaskReport {
     CleanedUp(OldLocks),
 }
 
-/// The error of work that panicked.
+/// Returns the error of a task that panicked.
 pub(crate) fn panicked() -> nodeyard_store::Error {
     nodeyard_store::Error::Backend {
         context: "the task panicked".to_owned(),

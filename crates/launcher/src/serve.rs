@@ -16,7 +16,7 @@ use futures_util::future::{join, join_all};
 use nodeyard_model::{Label, Node, NodeId, NodeRequest, PoolName, RequestId, RequestState};
 use nodeyard_plan::ZoneName;
 use nodeyard_plan::protocol::{self, node::ObservedState};
-use nodeyard_plan::verdict::{Acceptance, Step};
+use nodeyard_plan::verdict::{Acceptance, NodeStep};
 use nodeyard_store::ext::persist_in_session;
 use nodeyard_store::lock::LockGuard;
 use nodeyard_store::registry::{Attempt, Held, Patience};
@@ -235,8 +235,8 @@ impl Serving {
     async fn fulfil_from_ready(&self, acceptance: &Acceptance) -> Result<ServeOutcome> {
         let requests = self.ctx.registry.requests();
         let nodes = acceptance.steps.iter().filter_map(|step| match step {
-            Step::Reuse { label, node } => Some(self.lock_ready(label, *node)),
-            Step::Launch { .. } => None,
+            NodeStep::Reuse { label, node } => Some(self.lock_ready(label, *node)),
+            NodeStep::Launch { .. } => None,
         });
         let (request, nodes) = join(requests.lock(self.id, Patience::None), join_all(nodes)).await;
         let held = match request? {
@@ -372,7 +372,7 @@ impl Serving {
             batch.unlock(&assigned.held.guard);
         }
         match self.write(held_request, fulfilled, batch).await? {
-            WriteOutcome::Done(record) => {
+            CommitOutcome::Done(record) => {
                 let waited = record
                     .created_time
                     .map_or(Duration::ZERO, |at| now.since(at));
@@ -384,7 +384,7 @@ impl Serving {
                 info!(nodes = ?record.nodes, pool = %self.pool, "request fulfilled");
                 Ok(ServeOutcome::Fulfilled)
             }
-            WriteOutcome::Refused(held_request) => self.abandon(*held_request).await,
+            CommitOutcome::Refused(held_request) => self.abandon(*held_request).await,
         }
     }
 
@@ -425,7 +425,7 @@ impl Serving {
             self.free(assigned, &mut batch)?;
         }
         match self.write(held_request, declined, batch).await? {
-            WriteOutcome::Done(record) => {
+            CommitOutcome::Done(record) => {
                 let history = &self.ctx.history;
                 history.declined(self.id, &record, &pool.key, reason, now);
                 if record.state == RequestState::Failed {
@@ -434,7 +434,7 @@ impl Serving {
                 info!(reason, pool = %self.pool, state = %record.state, "request declined");
                 Ok(ServeOutcome::Declined)
             }
-            WriteOutcome::Refused(held_request) => self.abandon(*held_request).await,
+            CommitOutcome::Refused(held_request) => self.abandon(*held_request).await,
         }
     }
 
@@ -449,11 +449,11 @@ impl Serving {
             self.free(assigned, &mut batch)?;
         }
         match self.write(held_request, waiting, batch).await? {
-            WriteOutcome::Done(_) => {
+            CommitOutcome::Done(_) => {
                 info!(reason, pool = %self.pool, "requeued request");
                 Ok(ServeOutcome::Requeued)
             }
-            WriteOutcome::Refused(held_request) => self.abandon(*held_request).await,
+            CommitOutcome::Refused(held_request) => self.abandon(*held_request).await,
         }
     }
 
@@ -463,7 +463,7 @@ impl Serving {
         held_request: HeldRequest,
         record: NodeRequest,
         mut batch: WriteBatch,
-    ) -> Result<WriteOutcome> {
+    ) -> Result<CommitOutcome> {
         let place = batch.ops.len();
         batch.ops.push(set_request(
             self.id,
@@ -489,11 +489,11 @@ impl Serving {
                     }
                     None => self.ctx.nodes.synced().await?,
                 }
-                Ok(WriteOutcome::Done(record))
+                Ok(CommitOutcome::Done(record))
             }
             Err(Error::Multi { source, .. }) if !source.is_connection() => {
                 debug!(%source, "request or node changed meanwhile");
-                Ok(WriteOutcome::Refused(Box::new(held_request)))
+                Ok(CommitOutcome::Refused(Box::new(held_request)))
             }
             Err(error) => Err(error),
         }
@@ -556,7 +556,7 @@ impl WriteBatch {
     }
 }
 
-enum WriteOutcome {
+enum CommitOutcome {
     Done(NodeRequest),
     /// Nothing was written.
     Refused(Box<HeldRequest>),

@@ -24,7 +24,7 @@ use nodeyard_model::{
 };
 use nodeyard_plan::assign::DecisionInputs;
 use nodeyard_plan::protocol::{node, request};
-use nodeyard_plan::verdict::{Acceptance, Step};
+use nodeyard_plan::verdict::{Acceptance, NodeStep};
 use nodeyard_plan::{
     LabelPolicy, LabelReadiness, LabelSetup, Policy, PoolKey, PoolSetup, ProviderSetup,
     RequestScheduler, RequestVerdict, orphans,
@@ -238,7 +238,7 @@ impl Simulation {
         let mut given = Vec::new();
         let mut nodes = Vec::new();
         for step in &acceptance.steps {
-            let Step::Launch { label, cost } = step else {
+            let NodeStep::Launch { label, cost } = step else {
                 continue;
             };
             let node_id: NodeId = format!("{:010}", self.nodes).parse().unwrap();

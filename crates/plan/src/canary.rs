@@ -35,7 +35,7 @@ pub struct CanaryPolicy {
 }
 
 impl CanaryPolicy {
-    /// From the numbers of a configuration.
+    /// Converts the numbers of a configuration.
     pub fn new(share: u64, successes: u64, failure_limit: u64) -> Self {
         let number = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
         Self {

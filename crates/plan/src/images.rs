@@ -32,7 +32,7 @@ use std::time::Duration;
 use nodeyard_model::Timestamp;
 
 pub use import::is_worth_more;
-pub use progress::Progress;
+pub use progress::ImageJobProgress;
 pub use state::{
     AvailableFunctions, BackoffState, BuildSnapshot, ImageBuildRequest, ImageOrigin, ImagePolicy,
     ImageState, Imports, Services, Subject, UploadRef, UploadSnapshot, UploadTarget,
@@ -43,7 +43,7 @@ pub use verdict::{
     Plan, ProviderReport, RemovalReason, RetentionVerdict, UploadReport, UploadVerdict, WaitReason,
     WhyBuild, WhyKept, WhyPaused,
 };
-pub use zuul_builds::{BadBuild, Offer, RejectReason, RejectedBuild, ZuulBuild, ZuulBuildList};
+pub use zuul_builds::{BadBuild, Offer, RejectReason, RejectedBuild, ZuulBuildList, ZuulSource};
 
 /// Delays between retries, and how long failures stay visible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

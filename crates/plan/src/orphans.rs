@@ -30,7 +30,7 @@ pub fn find(scheduler: &RequestScheduler) -> Orphans {
     classify(scheduler, &orphan_candidates.collect())
 }
 
-/// Like [`find`], for the nodes that have changed since the last call and those of
+/// Returns the same as [`find`], limited to the nodes that have changed since the last call and those of
 /// [`RequestScheduler::mark_for_orphan_check`]. The cost is proportional to the changes.
 pub fn take(scheduler: &mut RequestScheduler) -> Orphans {
     let orphan_candidates = scheduler.take_orphan_candidates();

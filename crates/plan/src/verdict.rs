@@ -234,7 +234,7 @@ impl Decline {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Acceptance {
     pub pool: PoolKey,
-    pub steps: Vec<Step>,
+    pub steps: Vec<NodeStep>,
     /// Where to launch; all nodes of a request are in one zone.
     #[serde(with = "zone")]
     pub zone: Option<ZoneName>,
@@ -244,23 +244,23 @@ impl Acceptance {
     /// Returns the reused nodes.
     pub fn reused(&self) -> impl Iterator<Item = NodeId> {
         self.steps.iter().filter_map(|step| match step {
-            Step::Reuse { node, .. } => Some(*node),
-            Step::Launch { .. } => None,
+            NodeStep::Reuse { node, .. } => Some(*node),
+            NodeStep::Launch { .. } => None,
         })
     }
 
     /// Returns the labels that are launched, with their cost.
     pub fn launched(&self) -> impl Iterator<Item = (&Label, &Resources)> {
         self.steps.iter().filter_map(|step| match step {
-            Step::Launch { label, cost } => Some((label, cost)),
-            Step::Reuse { .. } => None,
+            NodeStep::Launch { label, cost } => Some((label, cost)),
+            NodeStep::Reuse { .. } => None,
         })
     }
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Step {
+pub enum NodeStep {
     /// Lock this ready node, check that it is still free, allocate it.
     Reuse { label: Label, node: NodeId },
     /// Record, lock and launch a node; `cost` is its `resources`.
@@ -490,8 +490,8 @@ impl fmt::Display for Acceptance {
         for (index, step) in self.steps.iter().enumerate() {
             let comma = if index == 0 { "" } else { "," };
             match step {
-                Step::Reuse { label, node } => write!(f, "{comma} {label} is node {node}")?,
-                Step::Launch { label, .. } => write!(f, "{comma} {label} is launched")?,
+                NodeStep::Reuse { label, node } => write!(f, "{comma} {label} is node {node}")?,
+                NodeStep::Launch { label, .. } => write!(f, "{comma} {label} is launched")?,
             }
         }
         Ok(())

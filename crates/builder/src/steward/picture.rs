@@ -9,7 +9,7 @@ use nodeyard_model::{
     layout,
 };
 use nodeyard_plan::images::{
-    BuildSnapshot, ImageBuildRequest, ImageState, UploadSnapshot, ZuulBuild,
+    BuildSnapshot, ImageBuildRequest, ImageState, UploadSnapshot, ZuulSource,
 };
 use nodeyard_store::registry::Registry;
 use nodeyard_store::{Error, Record, Result, Stat, Tree, TreePath, ext};
@@ -97,7 +97,7 @@ async fn build(
         since: value.state_time,
         order: record.stat.czxid,
         formats: value.formats,
-        zuul: value.zuul_build_uuid.map(|uuid| ZuulBuild {
+        zuul: value.zuul_build_uuid.map(|uuid| ZuulSource {
             uuid,
             end: value.zuul_end_time,
         }),

@@ -249,7 +249,7 @@ impl Follower {
         node.provider.as_ref() == Some(&self.provider)
     }
 
-    /// It was given to us, by its own account.
+    /// Returns whether the record names us as its owner.
     fn is_claimed(&self, node: &Node) -> bool {
         node.requestor.as_deref() == Some(&*self.identity) && !self.is_own(node)
     }
@@ -302,7 +302,7 @@ fn put<K: Ord + Copy, V: PartialEq>(
     true
 }
 
-/// The contender by which we hold a node.
+/// Returns the contender by which we hold a node.
 pub(super) async fn contender(
     ctx: &Context,
     node: NodeId,

@@ -383,7 +383,7 @@ impl Dispatcher {
         self.scheduler.release(pool, id);
     }
 
-    /// A request whose recovery waits for its timer may be tried again at once.
+    /// Allows another recovery of a request at once, without waiting for its timer.
     pub(super) fn recover_again(&mut self, id: RequestId) {
         if matches!(self.recovering.get(&id), Some(None)) {
             self.recovering.remove(&id);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use nodeyard_model::{ImageName, ProviderName, Timestamp};
 use nodeyard_plan::LabelReadiness;
 use nodeyard_plan::explain::{AssignmentExplanation, PoolVerdict};
-use nodeyard_plan::images::Progress;
+use nodeyard_plan::images::ImageJobProgress;
 use nodeyard_plan::images::availability::{
     ImageAvailability, ImageEvidence, ImageVerdict, availability,
 };
@@ -78,7 +78,8 @@ impl Dispatcher {
     fn percent(&self, awaited: &AwaitedImage) -> Option<u8> {
         let build = awaited.stage.build()?;
         let provider = awaited.stage.is_upload().then_some(&awaited.provider);
-        let is_it = |job: &Progress| job.build == build && job.provider.as_ref() == provider;
+        let is_it =
+            |job: &ImageJobProgress| job.build == build && job.provider.as_ref() == provider;
         let mut percent = None;
         self.image_work.for_each(|item| {
             if let (ImageWorkId::Job(image, _), ImageWork::Job(job)) = (&item.id, &*item.value)

@@ -376,7 +376,7 @@ impl Dispatcher {
         }
     }
 
-    /// Our pools, and whether each waits for room.
+    /// Returns our pools, and whether each waits for room.
     pub(super) fn pools(&self) -> impl Iterator<Item = (PoolKey, bool)> {
         self.providers.iter().flat_map(|(provider, running)| {
             let pools = running.pools.iter();
@@ -401,13 +401,13 @@ impl Dispatcher {
         self.has_tried_all() && announced.all(|pool| is_seen(&pool.component.id))
     }
 
-    /// Whether every provider has started or failed once.
+    /// Returns whether every provider has started or failed once.
     fn has_tried_all(&self) -> bool {
         let mut starting = self.starting.keys();
         starting.all(|name| self.failed_providers.contains_key(name))
     }
 
-    /// Whether a pool belongs to a provider that did not start.
+    /// Returns whether a pool belongs to a provider that did not start.
     pub(super) fn is_unreachable(&self, key: &PoolKey) -> bool {
         let running = self.providers.get(&key.provider);
         running.is_some_and(|running| running.provider.is_unreachable)
@@ -435,7 +435,7 @@ impl Dispatcher {
         self.scheduler.set_drains(drains);
     }
 
-    /// The drain that keeps a pool from accepting anything.
+    /// Returns the drain that applies to a whole pool.
     fn drain_of(&self, key: &PoolKey) -> Option<DrainScope> {
         if self.drains.is_empty() {
             return None;
@@ -444,7 +444,7 @@ impl Dispatcher {
         drains.find(|scope| scope.covers(&self.options.hostname, key))
     }
 
-    /// Ready after every provider has started or failed once.
+    /// Reports readiness after every provider has started or failed once.
     pub(super) fn note_ready(&self) {
         if self.has_tried_all() {
             self.ready

@@ -55,7 +55,7 @@ impl ReadyNodes {
         self.ending.remove(&request);
     }
 
-    /// It was not ended, and may be tried again.
+    /// Marks a request as not ended, so that it is tried again.
     pub(super) fn not_ended(&mut self, request: RequestId) {
         self.ending.remove(&request);
     }
@@ -97,7 +97,7 @@ impl Dispatcher {
         }
     }
 
-    /// A label for each node that is missing and has room.
+    /// Returns a label for each missing node that has room.
     pub(super) fn missing(&self) -> Vec<Label> {
         let plan = min_ready::plan(&self.scheduler, &self.labels, &BTreeSet::new());
         let submit = plan.submit.into_iter();
@@ -160,7 +160,7 @@ async fn ask(ctx: Context) {
     }
 }
 
-/// If it is interrupted, the next attempt sees what this one has made.
+/// Requests the missing nodes. If interrupted, the next attempt sees the requests of this one.
 async fn request_missing(ctx: &Context) -> Result<()> {
     let lock = ctx
         .registry

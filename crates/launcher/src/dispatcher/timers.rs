@@ -61,7 +61,7 @@ impl Timers {
         self.queue.insert(key, timer);
     }
 
-    /// As [`Timers::after`], unless the same is to be done before that anyway.
+    /// Sets a timer like [`Timers::after`], unless the same timer is due earlier.
     pub(super) fn within(&mut self, delay: Duration, timer: Timer) {
         let at = deadline(delay);
         let first = self.keys.get(&timer).and_then(BTreeSet::first);
@@ -70,7 +70,7 @@ impl Timers {
         }
     }
 
-    /// The next one, when its time has come. Nothing is lost if the future is dropped.
+    /// Returns the next timer when it is due. Cancel-safe.
     pub(super) async fn next(&mut self) -> Timer {
         loop {
             let Some(entry) = self.queue.first_entry() else {

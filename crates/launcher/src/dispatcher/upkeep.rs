@@ -8,7 +8,7 @@ use tracing::debug;
 use super::cloud_polls::CloudPoll;
 use super::{Dispatcher, Timer};
 use crate::declined;
-use crate::handle::{DrainStatus, PoolStatus, Query, Status};
+use crate::handle::{DrainStatus, LauncherStatus, PoolStatus, Query};
 use crate::old_locks::OldLocks;
 use crate::report::TaskReport;
 use crate::settle;
@@ -168,7 +168,7 @@ impl Dispatcher {
         }
     }
 
-    fn status(&self) -> Status {
+    fn status(&self) -> LauncherStatus {
         let mut serving: Vec<RequestId> = self.serving.keys().copied().collect();
         serving.sort_unstable();
         let mut settling: Vec<_> = self.settling.iter().copied().collect();
@@ -180,7 +180,7 @@ impl Dispatcher {
             pool,
         });
         let failed = self.failed_providers.iter();
-        Status {
+        LauncherStatus {
             nodes: self.scheduler.node_count(),
             requests: self.scheduler.request_count(),
             pools: pools.collect(),

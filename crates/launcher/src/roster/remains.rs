@@ -19,7 +19,7 @@ pub(super) struct Remains {
 }
 
 impl Remains {
-    /// None if the record is of another provider, or does not say of which.
+    /// Reads the fields of a record. None if it is of another provider, or names none.
     pub(super) fn of(provider: &ProviderName, data: &[u8]) -> Option<Self> {
         let text = String::from_utf8_lossy(data);
         let fields: BTreeMap<String, &RawValue> = serde_json::from_str(&text).ok()?;
@@ -34,7 +34,7 @@ impl Remains {
         })
     }
 
-    /// Whether it may be the one of this place.
+    /// Returns whether the record may be that of this place.
     pub(super) fn fits(&self, place: &Place) -> bool {
         let machine = &place.machine;
         let is = |said: Option<&str>, there: &str| said.is_none_or(|said| said == there);

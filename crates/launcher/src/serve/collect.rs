@@ -6,7 +6,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use nodeyard_model::{Label, Node, NodeId, NodeRequest, Resources, TenantName};
 use nodeyard_plan::ZoneName;
 use nodeyard_plan::protocol::{self, node::Planned};
-use nodeyard_plan::verdict::{Acceptance, Step};
+use nodeyard_plan::verdict::{Acceptance, NodeStep};
 use nodeyard_store::ext::persist_in_session;
 use nodeyard_store::registry::{Attempt, Held, Patience};
 use nodeyard_store::{Error, Result};
@@ -59,8 +59,10 @@ impl Serving {
         let zone = acceptance.zone.as_ref();
         let steps = acceptance.steps.iter().map(|step| async {
             match step {
-                Step::Reuse { label, node } => (label, self.reuse(label, *node, &held.value).await),
-                Step::Launch { label, cost } => {
+                NodeStep::Reuse { label, node } => {
+                    (label, self.reuse(label, *node, &held.value).await)
+                }
+                NodeStep::Launch { label, cost } => {
                     (label, self.launch(label, cost, zone, &held.value).await)
                 }
             }
@@ -129,8 +131,8 @@ impl Serving {
             return false;
         };
         let nodes = acceptance.steps.iter().filter_map(|step| match step {
-            Step::Reuse { node, .. } => self.ctx.nodes.get(node),
-            Step::Launch { .. } => None,
+            NodeStep::Reuse { node, .. } => self.ctx.nodes.get(node),
+            NodeStep::Launch { .. } => None,
         });
         let mut nodes = nodes.map(|node| node.value);
         self.is_limited(request.value.tenant_name.as_ref())

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodeyard_launcher::Timing;
+use nodeyard_launcher::LauncherTiming;
 use nodeyard_model::layout::{image_jobs, image_stewards};
 use nodeyard_model::{
     BuildId, BuildKey, ImageName, ImageUpload, Opaque, ProviderName, RequestId, RequestState,
     Timestamp, UploadState,
 };
-use nodeyard_plan::images::{JobDurations, JobState, Progress, StewardReport};
+use nodeyard_plan::images::{ImageJobProgress, JobDurations, JobState, StewardReport};
 use nodeyard_store::{CreateMode, Tree, TreePath, Version, ext};
 use serde::Serialize;
 
@@ -103,7 +103,7 @@ impl Bed {
 
     async fn launch(store: &Store, cloud: &Arc<FakeCloud>, grace: Duration) -> Running {
         let never = Duration::from_secs(24 * 3600);
-        let timing = Timing {
+        let timing = LauncherTiming {
             pass: never,
             cleanup: never,
             cloud_check: never,
@@ -134,7 +134,7 @@ impl Bed {
     }
 
     async fn progress(&self, done: (u64, u64)) {
-        let progress = Progress {
+        let progress = ImageJobProgress {
             build: build(),
             provider: None,
             since: now(),

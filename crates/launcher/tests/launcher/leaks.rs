@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodeyard_launcher::Timing;
+use nodeyard_launcher::LauncherTiming;
 use nodeyard_model::{NodeState, RequestState, layout};
 use nodeyard_store::TreePath;
 
@@ -60,7 +60,7 @@ async fn leaks_need_our_name_and_two_sightings() {
 async fn a_launcher_that_is_cut_off_from_the_store_deletes_nothing_of_others() {
     logs();
     let store = Store::zookeeper().await;
-    let timing = Timing {
+    let timing = LauncherTiming {
         cloud_check: Duration::from_millis(100),
         ..quick()
     };
@@ -192,7 +192,7 @@ async fn a_request_that_is_held_fails_when_others_leave_no_room_for_it() {
 
 /// A launcher that sees at once what others do in its cloud.
 async fn that_looks_often(store: &Store, cloud: &Arc<FakeCloud>) -> Running {
-    let timing = Timing {
+    let timing = LauncherTiming {
         cloud_check: Duration::from_millis(100),
         ..by_itself()
     };
@@ -201,8 +201,8 @@ async fn that_looks_often(store: &Store, cloud: &Arc<FakeCloud>) -> Running {
 }
 
 /// Clouds are looked at when there is a reason, and nothing is cleaned up.
-fn by_itself() -> Timing {
-    Timing {
+fn by_itself() -> LauncherTiming {
+    LauncherTiming {
         cleanup: Duration::from_secs(3600),
         cloud_check: Duration::from_secs(3600),
         ..quick()

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodeyard_launcher::Timing;
+use nodeyard_launcher::LauncherTiming;
 use nodeyard_model::{ProviderName, RequestId, RequestState};
 use nodeyard_operations::drain::DrainScope;
 
@@ -72,7 +72,7 @@ async fn a_new_request_has_the_cloud_asked_for_what_its_label_lacked() {
     cloud.hide_flavors(true);
     // Nobody looks at the cloud without being asked to.
     let never = Duration::from_secs(24 * 3600);
-    let timing = Timing {
+    let timing = LauncherTiming {
         cleanup: never,
         cloud_check: never,
         ..quick()

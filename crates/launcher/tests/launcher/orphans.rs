@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use nodeyard_launcher::Timing;
+use nodeyard_launcher::LauncherTiming;
 use nodeyard_model::layout::{self, RecordPath};
 use nodeyard_model::{LauncherId, RequestState};
 use nodeyard_model::{Node, NodeId, NodeRequest, NodeState, ProviderName, RequestId};
@@ -22,8 +22,8 @@ use crate::zuul::{Zuul, now};
 const NEVER: Duration = Duration::from_secs(24 * 3600);
 
 /// Nothing is tried again because time has passed.
-fn without_timers() -> Timing {
-    Timing {
+fn without_timers() -> LauncherTiming {
+    LauncherTiming {
         pass: NEVER,
         cleanup: NEVER,
         delete_retry: NEVER,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use nodeyard_launcher::Timing;
+use nodeyard_launcher::LauncherTiming;
 use nodeyard_model::{
     Allocation, LauncherId, Node, NodeState, PoolComponent, ProviderName, RequestId, RequestState,
     layout,
@@ -211,7 +211,7 @@ async fn old_nodes_and_old_locks_go() {
         .set(&malformed, Bytes::from_static(b"{}"), Version::Any)
         .await
         .unwrap();
-    let timing = Timing {
+    let timing = LauncherTiming {
         lock_age: Duration::ZERO,
         ..quick()
     };

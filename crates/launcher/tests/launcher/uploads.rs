@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodeyard_launcher::{Timing, canary};
+use nodeyard_launcher::{LauncherTiming, canary};
 use nodeyard_model::{
     BuildKey, ImageName, ImageUpload, ProviderName, RequestState, Timestamp, UploadState,
 };
@@ -111,7 +111,7 @@ async fn nodes_boot_from_the_newest_upload_as_soon_as_there_is_one() {
     let cloud = FakeCloud::new(simulate);
     // Only events lead to anything.
     let never = Duration::from_secs(24 * 3600);
-    let timing = Timing {
+    let timing = LauncherTiming {
         pass: never,
         cleanup: never,
         cloud_check: never,

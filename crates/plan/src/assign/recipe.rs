@@ -6,7 +6,7 @@ use nodeyard_model::{Label, NodeId, Resources};
 
 use crate::scheduler::node_index::NodeIndex;
 use crate::setup::{PoolSetup, Supply, ZoneName};
-use crate::verdict::{CapacityShortage, Step};
+use crate::verdict::{CapacityShortage, NodeStep};
 
 /// The labels of a request, and which nodes may be reused.
 pub(crate) struct RecipeInput<'a> {
@@ -22,7 +22,7 @@ pub(crate) struct RecipeInput<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct Recipe {
     /// One for each label, in order; without those for which no machine is free.
-    pub(crate) steps: Vec<Step>,
+    pub(crate) steps: Vec<NodeStep>,
     pub(crate) zone: Option<ZoneName>,
     pub(crate) launch_cost: Resources,
     pub(crate) launches: usize,
@@ -45,11 +45,11 @@ pub(crate) fn recipe(node_index: &NodeIndex, pool: &PoolSetup, wanted: &RecipeIn
             recipe.reuse_cost += node_index.tenant_cost(node);
             recipe.reused.push(node);
             let label = label.clone();
-            recipe.steps.push(Step::Reuse { label, node });
+            recipe.steps.push(NodeStep::Reuse { label, node });
         } else if let Some(setup) = setup.filter(|setup| setup.supply == Supply::Launched) {
             recipe.launch_cost += &setup.cost;
             recipe.launches += 1;
-            recipe.steps.push(Step::Launch {
+            recipe.steps.push(NodeStep::Launch {
                 label: label.clone(),
                 cost: setup.cost.clone(),
             });

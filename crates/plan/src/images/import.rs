@@ -6,7 +6,7 @@ use super::DecideInputs;
 use super::state::{BuildSnapshot, ImageOrigin, ImagePolicy, ImageState, Imports, Services};
 use super::verdict::{Action, BuildVerdict, ImportReport, ImportVerdict, Plan, WaitReason};
 use super::zuul_builds::{
-    Choice, ImportCriteria, Offer, ZuulBuild, ZuulBuildList, choose, needs_no_older,
+    Choice, ImportCriteria, Offer, ZuulBuildList, ZuulSource, choose, needs_no_older,
 };
 
 pub(super) fn decide(
@@ -78,7 +78,7 @@ fn request(snapshot: &ImageState) -> Option<i64> {
 }
 
 /// Returns the newest imported build that is ready.
-fn current(snapshot: &ImageState) -> Option<(BuildId, &BuildSnapshot, &ZuulBuild)> {
+fn current(snapshot: &ImageState) -> Option<(BuildId, &BuildSnapshot, &ZuulSource)> {
     let newest = snapshot.ready_builds().into_iter();
     newest.into_iter().find_map(|id| {
         let build = snapshot.builds.get(&id)?;

@@ -11,7 +11,7 @@ use nodeyard_model::{
 use serde::{Deserialize, Serialize};
 
 use super::steward_report::JobDurations;
-use super::zuul_builds::{ZuulBuild, ZuulBuildList};
+use super::zuul_builds::{ZuulBuildList, ZuulSource};
 use crate::canary::{CanaryPolicy, CanaryState, LaunchBuilds, Uploaded};
 
 /// A snapshot of one image.
@@ -97,7 +97,7 @@ pub struct BuildSnapshot {
     pub order: i64,
     pub formats: Formats,
     /// The build of Zuul that it was fetched from.
-    pub zuul: Option<ZuulBuild>,
+    pub zuul: Option<ZuulSource>,
     /// The formats that were requested, including those that were not built.
     pub asked: BTreeSet<Box<str>>,
     /// Files that were deleted by `delete-after-upload`.

@@ -73,7 +73,7 @@ pub struct BadBuild {
 
 /// Where a build of ours comes from.
 #[derive(Debug, Clone, PartialEq)]
-pub struct ZuulBuild {
+pub struct ZuulSource {
     pub uuid: Box<str>,
     pub end: Option<Timestamp>,
 }
@@ -109,7 +109,7 @@ pub(super) struct ImportCriteria<'w> {
     /// As [`BadBuild::under`] has them.
     pub(super) settings: &'w str,
     /// The current build, and the formats it was fetched in.
-    pub(super) current: Option<(&'w ZuulBuild, BTreeSet<&'w str>)>,
+    pub(super) current: Option<(&'w ZuulSource, BTreeSet<&'w str>)>,
     /// The open build request, by its position in the order of store writes. It causes the current build to be fetched
     /// again and builds that were marked bad earlier to be retried.
     pub(super) request: Option<i64>,
@@ -310,7 +310,7 @@ mod tests {
     struct Case {
         formats: BTreeSet<Box<str>>,
         disks: BTreeSet<Box<str>>,
-        current: Option<(ZuulBuild, &'static str)>,
+        current: Option<(ZuulSource, &'static str)>,
         max_age: Option<u64>,
         request: Option<i64>,
     }
@@ -327,7 +327,7 @@ mod tests {
 
     impl Case {
         fn has(mut self, uuid: &str, end: u32, formats: &'static str) -> Self {
-            let build = ZuulBuild {
+            let build = ZuulSource {
                 uuid: uuid.into(),
                 end: Some(time(end)),
             };

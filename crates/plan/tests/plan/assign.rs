@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::common::{Launcher, ask, component, cost, limits, node_id, pool_key, setup, time};
 use nodeyard_model::{Label, Node, NodeState, RequestId, RequestState};
 use nodeyard_plan::assign::DecisionInputs;
-use nodeyard_plan::verdict::Step;
+use nodeyard_plan::verdict::NodeStep;
 use nodeyard_plan::{LabelSetup, Policy, RequestVerdict, Supply};
 
 fn one_pool(servers: i64) -> Launcher {
@@ -180,7 +180,7 @@ fn a_pool_of_machines_serves_what_is_free_and_waits_without_pausing() {
     let RequestVerdict::Accept(acceptance) = &pass.decisions[0].verdict else {
         panic!("{pass:?}");
     };
-    let reuse = |label: &str, id| Step::Reuse {
+    let reuse = |label: &str, id| NodeStep::Reuse {
         label: Label::from(label),
         node: node_id(id),
     };

@@ -4,7 +4,7 @@ use std::io::{self, Write as _};
 use std::time::Duration;
 
 use anyhow::ensure;
-use nodeyard_builder::steward::progress::{self, Progress};
+use nodeyard_builder::steward::progress::{self, ImageJobProgress};
 use nodeyard_builder::steward::{self, Functions};
 use nodeyard_model::{ImageName, now};
 use nodeyard_plan::images::{ImageExplanation, Pace, decide};
@@ -23,7 +23,7 @@ struct ExplainedImage {
     #[serde(flatten)]
     explanation: ImageExplanation,
     /// The progress of running jobs.
-    jobs: Vec<Progress>,
+    jobs: Vec<ImageJobProgress>,
 }
 
 pub(in crate::commands) async fn explain(
@@ -68,7 +68,7 @@ pub(in crate::commands) async fn explain(
     }
 }
 
-fn describe_job(job: &Progress) -> String {
+fn describe_job(job: &ImageJobProgress) -> String {
     let build = job.build;
     let what = match &job.provider {
         Some(provider) => format!("upload of {build} to {provider}"),

@@ -5,7 +5,7 @@ use nodeyard_model::{Label, NodeId, RequestId, Resources, TenantName};
 
 use super::{NodeClaim, NodeEntry, NodeIndex};
 use crate::setup::PoolKey;
-use crate::verdict::{Acceptance, Step};
+use crate::verdict::{Acceptance, NodeStep};
 
 #[derive(Debug)]
 pub(super) struct Promise {
@@ -32,10 +32,10 @@ impl NodeIndex {
         });
         for step in &acceptance.steps {
             match step {
-                Step::Launch { label, cost } => {
+                NodeStep::Launch { label, cost } => {
                     promise.launches.push((label.clone(), cost.clone()));
                 }
-                Step::Reuse { node, .. } => {
+                NodeStep::Reuse { node, .. } => {
                     promise
                         .reuses
                         .push((*node, self.tenant_cost(*node).clone()));
@@ -68,7 +68,7 @@ impl NodeIndex {
         }
     }
 
-    /// The inverse of `insert_promise`.
+    /// Removes a promise from the accounts.
     fn remove_promise(&mut self, request: RequestId) -> Option<Promise> {
         let promise = self.promises.remove(&request)?;
         for (_, cost) in &promise.launches {

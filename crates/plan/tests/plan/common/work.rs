@@ -3,7 +3,7 @@
 use nodeyard_model::{LauncherId, NodeId, NodeState, RequestId, RequestState};
 use nodeyard_plan::assign::{Decision, DecisionInputs, Retry};
 use nodeyard_plan::protocol::{node, request};
-use nodeyard_plan::verdict::{Acceptance, Step};
+use nodeyard_plan::verdict::{Acceptance, NodeStep};
 use nodeyard_plan::{PoolKey, RequestVerdict};
 
 use super::{Launcher, node_id};
@@ -86,12 +86,12 @@ impl Launcher {
             .collect();
         for (place, step) in places.into_iter().zip(&acceptance.steps) {
             let node = match step {
-                Step::Reuse { node, .. } => {
+                NodeStep::Reuse { node, .. } => {
                     let record = node::allocate(self.nodes.get(node), id, &record).unwrap();
                     self.write_node(*node, record);
                     *node
                 }
-                Step::Launch { label, cost } => {
+                NodeStep::Launch { label, cost } => {
                     let node = node_id(self.next_node);
                     self.next_node += 1;
                     let planned = node::Planned {

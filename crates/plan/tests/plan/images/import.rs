@@ -2,8 +2,8 @@
 
 use nodeyard_model::BuildState;
 use nodeyard_plan::images::{
-    Action, BadBuild, BuildVerdict, ImageOrigin, ImportVerdict, Imports, Offer, Subject, ZuulBuild,
-    ZuulBuildList,
+    Action, BadBuild, BuildVerdict, ImageOrigin, ImportVerdict, Imports, Offer, Subject,
+    ZuulBuildList, ZuulSource,
 };
 
 use crate::images::yard::{Yard, formats, time};
@@ -89,7 +89,7 @@ fn the_newest_is_imported_once() {
     assert_eq!(yard.actions(), [import("b")]);
     let build = yard.add_build(BuildState::Ready, 0.0);
     let (uuid, end) = ("b".into(), Some(time(1001.0)));
-    yard.build(build).zuul = Some(ZuulBuild { uuid, end });
+    yard.build(build).zuul = Some(ZuulSource { uuid, end });
     assert!(!yard.actions().contains(&import("b")));
     assert!(matches!(verdict(&yard), ImportVerdict::UpToDate { .. }));
     offer(&mut yard, &["c", "b"]);
@@ -103,7 +103,7 @@ fn who_asks_for_a_build_has_zuul_asked_and_gets_what_is_there() {
     offer(&mut yard, &["a"]);
     let build = yard.add_build(BuildState::Ready, 0.0);
     let (uuid, end) = ("a".into(), Some(time(1000.0)));
-    yard.build(build).zuul = Some(ZuulBuild { uuid, end });
+    yard.build(build).zuul = Some(ZuulSource { uuid, end });
     yard.request();
     assert!(yard.actions().contains(&Action::AskZuul));
     assert!(!yard.actions().contains(&import("a")));
@@ -193,7 +193,7 @@ fn what_zuul_said_is_told_while_a_build_is_fetched() {
     zuul_builds.offers[0].formats = formats(&["tar"]);
     let build = yard.add_build(BuildState::Building, 30.0);
     let (uuid, end) = ("a".into(), Some(time(1000.0)));
-    yard.build(build).zuul = Some(ZuulBuild { uuid, end });
+    yard.build(build).zuul = Some(ZuulSource { uuid, end });
     yard.snapshot.building = true;
     assert_eq!(yard.actions(), []);
     let text = yard
