@@ -107,8 +107,8 @@ impl Context {
             here: &builds(&ready_uploads(&self.images, image, &key.provider)),
         };
         let launch = CanaryLaunch { build, failure };
-        let judged = self.record(image, launch, uploaded, &policy).await;
-        match judged {
+        let recorded = self.record(image, launch, uploaded, &policy).await;
+        match recorded {
             Ok(Some(TrialOutcome::Passed { .. })) => {
                 tracing::info!(%image, %build, "trial of new build succeeded; all launches use it");
             }

@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_waited_and_was_taken_back_is_told() {
+    fn a_request_that_waited_and_was_cancelled_is_kept() {
         let (history, _archive) = History::new();
         let record = Arc::new(request(RequestState::Requested));
         let says = vec![PoolMessage {

@@ -73,7 +73,7 @@ pub(crate) enum TaskReport {
         request: RequestId,
         ended: nodeyard_store::Result<()>,
     },
-    /// Old locks were deleted; what was seen of the others saves the next round a look.
+    /// Old locks were deleted. The state of the others saves the next round a read.
     CleanedUp(OldLocks),
 }
 

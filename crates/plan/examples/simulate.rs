@@ -1,11 +1,11 @@
 //! What one event costs the plan, with more and more nodes and waiting requests.
 //!
-//! `cargo run --release -p nodeyard-plan --example simulate` keeps a fleet busy: a request ends, its nodes
-//! go, the pool looks for the next request, its nodes are recorded and become ready, a new request arrives. Other
+//! `cargo run --release -p nodeyard-plan --example simulate` keeps all nodes busy: a request ends, its nodes
+//! go, the pool selects the next request, its nodes are recorded and become ready, a new request arrives. Other
 //! launchers work on as many requests as wait. The cost per event should stay the same from top to bottom, and that of a
 //! large fleet with ready nodes and managed images, which are the last rows, should be below 20 µs.
 //!
-//! Every now and then a launcher looks at everything again. What that costs for each node, when nothing has changed, is
+//! Periodically a launcher puts in all records again. What that costs for each node, when nothing has changed, is
 //! the last column.
 
 #![allow(
@@ -210,7 +210,7 @@ impl Simulation {
     /// As a launcher does after every event.
     fn decide(&mut self) {
         let left = orphans::take(&mut self.scheduler);
-        assert!(left.nodes.is_empty(), "everything is in somebody's hands");
+        assert!(left.nodes.is_empty(), "every node is in use");
         self.scheduler.take_abandoned();
         for key in self.scheduler.take_stale() {
             let at = DecisionInputs {
@@ -291,13 +291,13 @@ impl Simulation {
             let id = format!("100-{number:010}").parse().unwrap();
             self.scheduler.put_request(id, &pending, self.now());
         }
-        // The time of patience is over for everybody.
+        // The patience of all requests has expired.
         self.now += 1000.0;
         self.decide();
     }
 
     /// Sees every node that is in use once more; what that takes for each.
-    fn look_at_everything(&mut self) -> Duration {
+    fn check_everything(&mut self) -> Duration {
         let nodes: Vec<_> = self.running.iter().flatten().collect();
         let start = Instant::now();
         for (id, record) in &nodes {
@@ -370,7 +370,7 @@ fn main() {
             simulation.requests - served,
             per(ROUNDS as u64),
             simulation.wanted - wanted,
-            simulation.look_at_everything(),
+            simulation.check_everything(),
         );
     }
 }

@@ -4,7 +4,7 @@
 //! opt-in:
 //!
 //! - On trial is the newest build that was not rolled back, until enough launches from it have succeeded. It serves a
-//!   share of the launches and is the only one that is judged; if too many of them fail, it is rolled back automatically.
+//!   share of the launches and is the only one that is evaluated; if too many of them fail, it is rolled back automatically.
 //! - The other launches use the newest build that passed its trial or, while none has, the
 //!   oldest, which has been in use for the longest time. So a build that is overtaken before its trial has ended never
 //!   serves more than its share.
@@ -237,7 +237,7 @@ impl CanaryState {
 
     /// Records the result of a launch. Returns the outcome of the trial of its build if this launch ended it.
     ///
-    /// Only the build on trial is judged, and it is rolled back only if its provider has another build.
+    /// Only the build on trial is evaluated, and it is rolled back only if its provider has another build.
     pub fn record(
         &mut self,
         launch: CanaryLaunch<'_>,

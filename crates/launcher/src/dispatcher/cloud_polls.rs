@@ -364,7 +364,7 @@ fn node_of(tags: &Tags, owner: &driver::Owner) -> Option<NodeId> {
     tags.node.filter(|_| here)
 }
 
-/// Returns a resource as the plan sees it. None for images without tags: those are not ours to judge.
+/// Returns a resource as the plan sees it. None for images without tags: those may belong to others.
 fn listed(resource: &Resource) -> Option<leaks::FoundResource> {
     let tags = &resource.tags;
     let belongs_to = match (tags.node, tags.build.zip(tags.upload)) {
@@ -490,7 +490,7 @@ mod tests {
         assert!(!polls.begin(CloudPoll::List, two.clone()));
         assert!(!polls.begin(CloudPoll::CollectGarbage, Vec::new()));
         assert!(!polls.begin(CloudPoll::List, three.clone()));
-        // Who has come during a look waits for one that begins later.
+        // A request during a poll waits for the next one.
         let (waited, next) = polls.finish();
         assert_eq!(waited, one);
         assert_eq!(

@@ -201,12 +201,12 @@ impl Dispatcher {
     /// Starts the clean-up of abandoned nodes and requests.
     fn clean(&mut self) {
         let orphans = orphans::take(&mut self.scheduler);
-        let stranded = orphans.dangling.into_iter().map(|(node, _)| node);
+        let dangling = orphans.dangling.into_iter().map(|(node, _)| node);
         // The writer of `deleted` removes the record next; clean-up removes what it could not.
         let nodes = orphans.nodes.into_iter();
         let nodes = nodes.filter(|(_, state)| *state != NodeState::Deleted);
         let nodes = nodes.map(|(node, _)| node);
-        for node in nodes.chain(stranded).chain(orphans.empty) {
+        for node in nodes.chain(dangling).chain(orphans.empty) {
             self.settle(node);
         }
         // When its lock is free, its nodes are reset and it is requeued. Until then it is not returned again.

@@ -29,7 +29,7 @@ pub(super) enum Timer {
     End(RequestId),
     /// Note what requests wait for.
     Sample,
-    /// Judge anew which images are available.
+    /// Evaluate again which images are available.
     Images,
 }
 

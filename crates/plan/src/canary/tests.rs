@@ -118,7 +118,7 @@ fn the_build_in_use_is_not_judged_while_another_is_on_trial() {
 }
 
 #[test]
-fn what_was_taken_back_is_nothing_to_go_back_to() {
+fn a_rolled_back_build_is_no_fallback() {
     let mut state = CanaryState::default();
     state.roll_back(id(1), "x", now());
     for _ in 0..9 {
@@ -144,7 +144,7 @@ fn a_build_that_was_overtaken_on_trial_does_not_serve_for_those_that_have_passed
 }
 
 #[test]
-fn where_all_were_taken_back_the_newest_that_had_proved_itself_serves() {
+fn if_all_were_rolled_back_the_newest_that_had_passed_its_trial_serves() {
     let mut state = CanaryState::default();
     state.trials.insert(id(2), passed());
     for build in [4, 3, 2, 1] {
@@ -270,12 +270,12 @@ proptest! {
         let mut state = before;
         for (place, works) in launches {
             let Some(build) = here.get(place).copied() else { continue };
-            let (before, judged) = (state.clone(), state.on_trial(&anywhere));
+            let (before, on_trial) = (state.clone(), state.on_trial(&anywhere));
             let failure = (!works).then_some("x");
             state.record(CanaryLaunch { build, failure }, uploaded, &POLICY, now());
             for build in &anywhere {
                 let changed = before.trials.get(build) != state.trials.get(build);
-                prop_assert!(!changed || judged == Some(*build));
+                prop_assert!(!changed || on_trial == Some(*build));
             }
             let usable = |state: &CanaryState| here.iter().any(|build| !state.is_rolled_back(*build));
             prop_assert!(!usable(&before) || usable(&state));

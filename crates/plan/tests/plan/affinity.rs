@@ -36,7 +36,7 @@ fn asking_for(launcher: &Launcher, provider: &str) -> NodeRequest {
     request
 }
 
-/// Who serves a request that names `provider`, after those of `declined` have said no; none if nobody does.
+/// Returns which pool serves a request that names `provider` after those of `declined` have declined.
 fn served_by(launcher: &mut Launcher, provider: &str, declined: &[&str]) -> Option<PoolKey> {
     let mut request = asking_for(launcher, provider);
     for name in declined {
@@ -54,7 +54,7 @@ fn state(launcher: &Launcher, id: RequestId) -> RequestState {
 }
 
 #[test]
-fn the_named_provider_goes_first_then_its_cluster_then_anybody() {
+fn the_named_provider_comes_first_then_its_cluster_then_any_pool() {
     let mut launcher = launcher(&[
         ("another", Some("elsewhere"), false),
         ("cloud", None, false),
@@ -78,7 +78,11 @@ fn a_named_provider_that_is_in_no_cluster_has_no_neighbours() {
         ("wanted", None, false),
     ]);
     let served = served_by(&mut launcher, "wanted", &["wanted"]).unwrap();
-    assert_eq!(served, pool_key("a", "main"), "whoever looks first");
+    assert_eq!(
+        served,
+        pool_key("a", "main"),
+        "the first pool that runs a pass"
+    );
 }
 
 #[test]

@@ -258,7 +258,7 @@ fn the_seed_chooses_the_zone() {
 }
 
 #[test]
-fn a_pool_whose_cloud_refuses_launches_is_passed_over() {
+fn a_pool_whose_cloud_refuses_launches_yields() {
     let mut launcher = one_pool(5);
     launcher.provider("spare", limits(&[]), None);
     launcher.pool(setup("spare", "main", &["small"], limits(&[])), 20);

@@ -77,7 +77,7 @@ fn explain(launcher: &Launcher, id: RequestId) -> AssignmentExplanation {
 }
 
 #[test]
-fn a_lease_waits_and_anybody_else_does_not() {
+fn a_lease_waits_and_other_requests_do_not() {
     let mut launcher = launcher(&["cloud"]);
     set(&mut launcher, "cloud", pending());
     let zuul = launcher.submit(200, ask(&["small"], launcher.now));
@@ -91,7 +91,7 @@ fn a_lease_waits_and_anybody_else_does_not() {
 }
 
 #[test]
-fn with_the_label_saying_so_everybody_waits_but_ready_nodes() {
+fn with_a_waiting_label_all_but_min_ready_requests_wait() {
     let mut launcher = launcher(&["cloud"]);
     launcher
         .scheduler
@@ -134,7 +134,7 @@ fn what_can_never_be_served_is_not_waited_for() {
 }
 
 #[test]
-fn it_keeps_no_room_and_stops_nobody() {
+fn it_keeps_no_room_and_delays_no_other() {
     let mut launcher = launcher(&["cloud"]);
     set(&mut launcher, "cloud", pending());
     let lease = submit_lease(&mut launcher, &["small"]);

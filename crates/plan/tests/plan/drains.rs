@@ -107,7 +107,7 @@ fn what_a_provider_held_is_served_by_the_one_that_comes_after_it() {
     launcher.remove_provider("cloud");
     assert_eq!(state(&launcher, held), RequestState::Requested);
     launcher.provider("cloud", limits(&[]), None);
-    // Renamed, as far as the request can tell.
+    // Renamed, from the point of view of the request.
     let two = limits(&[("instances", 2)]);
     launcher.pool(setup("cloud", "other", &["small"], two), 10);
     run(&mut launcher);
@@ -153,7 +153,7 @@ fn no_pool_waits_for_a_drained_one_that_would_come_first() {
 }
 
 #[test]
-fn what_nobody_can_ever_serve_fails_although_a_pool_is_drained() {
+fn an_unservable_request_fails_although_a_pool_is_drained() {
     let mut launcher = launcher(&[("cloud", 2), ("spare", 1)]);
     launcher.drain_pool(&main_of("cloud"), true);
     let unknown = submit(&mut launcher, &["unknown"]);

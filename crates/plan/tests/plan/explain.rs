@@ -108,7 +108,7 @@ fn what_is_kept_for_others_is_part_of_the_sum() {
 }
 
 #[test]
-fn a_request_that_nobody_can_serve() {
+fn a_request_that_no_pool_can_serve() {
     let mut launcher = launcher();
     let id = submit(&mut launcher, &["huge"]);
     launcher.carry_out_all();

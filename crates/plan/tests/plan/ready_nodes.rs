@@ -1,4 +1,4 @@
-//! Ready nodes are never asked for twice, in whichever order requests and nodes are seen and whoever asks.
+//! Ready nodes are never asked for twice, in whichever order requests and nodes are seen, by any launcher.
 //!
 //! Several launchers follow one store. Each has two views, one of requests and one of nodes, which fall behind the
 //! store and each other by any amount; a schedule of small steps decides who does what when. Every step that a real
@@ -70,8 +70,8 @@ enum Step {
     /// Some launcher records a node for a request, finishes it, hands it over.
     Record(usize),
     Finish(usize),
-    HandOver(usize),
-    /// Somebody takes the lock of a node and leaves the node as it was.
+    Fulfil(usize),
+    /// Locks and unlocks a node without changing it.
     Touch(usize),
 }
 
@@ -249,7 +249,7 @@ impl Store {
         }
     }
 
-    fn hand_over(&mut self, nth: usize) {
+    fn fulfil(&mut self, nth: usize) {
         let pending = |request: &NodeRequest| request.state == RequestState::Pending;
         let Some((id, mut request)) = pick(&self.requests, pending, nth) else {
             return;
@@ -283,7 +283,7 @@ impl Store {
             Step::Collect(who) => self.collect(who),
             Step::Record(nth) => self.record(nth),
             Step::Finish(nth) => self.finish(nth),
-            Step::HandOver(nth) => self.hand_over(nth),
+            Step::Fulfil(nth) => self.fulfil(nth),
             Step::Touch(nth) => self.touch(nth),
         }
         let without_node = self
@@ -294,7 +294,7 @@ impl Store {
         assert!(total <= WANTED, "{total} nodes are there or on their way");
     }
 
-    /// Lets everybody do everything until nothing changes.
+    /// Runs all launchers until nothing changes.
     fn rest(&mut self) {
         let everything = |who| {
             [
@@ -304,7 +304,7 @@ impl Store {
                 Step::Collect(who),
                 Step::Record(0),
                 Step::Finish(0),
-                Step::HandOver(0),
+                Step::Fulfil(0),
             ]
         };
         for _ in 0..60 {
@@ -342,7 +342,7 @@ fn steps(launchers: usize) -> impl Strategy<Value = Vec<Step>> {
         3 => who.prop_map(Step::Collect),
         2 => (0..3_usize).prop_map(Step::Record),
         2 => (0..3_usize).prop_map(Step::Finish),
-        2 => (0..3_usize).prop_map(Step::HandOver),
+        2 => (0..3_usize).prop_map(Step::Fulfil),
         1 => (0..3_usize).prop_map(Step::Touch),
     ];
     proptest::collection::vec(step, 0..250)
@@ -355,7 +355,7 @@ fn a_request_that_goes_after_the_look_at_nodes_still_counts() {
     let serve = [
         Step::Record(0),
         Step::Finish(0),
-        Step::HandOver(0),
+        Step::Fulfil(0),
         Step::SeeRequests(0, all),
         Step::Collect(0),
         Step::Collect(0),

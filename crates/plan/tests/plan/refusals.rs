@@ -138,7 +138,7 @@ fn requests_that_got_a_part_of_their_nodes_do_not_wait_for_each_other() {
 }
 
 #[test]
-fn a_pool_that_nobody_waits_for_is_open_after_the_pause() {
+fn an_idle_pool_is_open_after_the_pause() {
     let mut launcher = launcher();
     let only = submit(&mut launcher, 200, &["small"]);
     work(&mut launcher);

@@ -199,7 +199,7 @@ fn old_nodes_expire_and_the_next_look_is_known() {
 }
 
 #[test]
-fn orphans_are_what_nobody_holds() {
+fn orphans_are_unlocked() {
     let mut launcher = launcher();
     let scheduler = &mut launcher.scheduler;
     for (id, state) in [
@@ -251,7 +251,7 @@ fn orphans_are_what_nobody_holds() {
     assert_eq!(dangling.len(), 3, "its request is gone, too");
 }
 
-/// Many nodes that cannot be deleted must not be looked at whenever anything else happens.
+/// Many nodes that cannot be deleted must not be checked on every other change.
 #[test]
 fn an_orphan_is_told_once_until_it_changes_or_is_asked_for() {
     let mut launcher = launcher();
@@ -312,12 +312,12 @@ fn a_request_is_abandoned_when_it_is_pending_and_not_in_our_hands() {
         scheduler.put_request(id, &pending, time(1.0));
     }
     assert_eq!(scheduler.take_abandoned(), BTreeSet::from([others]));
-    assert_eq!(scheduler.take_abandoned(), BTreeSet::new(), "told once");
+    assert_eq!(scheduler.take_abandoned(), BTreeSet::new(), "returned once");
     scheduler.put_request(others, &pending, time(2.0));
     scheduler.release(&key, ours);
     assert_eq!(scheduler.take_abandoned(), BTreeSet::from([ours, others]));
 
-    // Whoever works on it has done so, or it is gone, before it is told.
+    // It was finished or deleted before it is returned.
     for id in [ours, others] {
         scheduler.put_request(id, &pending, time(3.0));
     }
@@ -335,7 +335,7 @@ fn leaked(
     listing: &[FoundResource],
     uploads: &BTreeSet<(BuildId, UploadId)>,
 ) -> Result<Vec<String>, usize> {
-    let look = LeakScan {
+    let scan = LeakScan {
         system: "us",
         provider: &ProviderName::new("cloud").unwrap(),
         listing,
@@ -345,7 +345,7 @@ fn leaked(
     };
     match leaks::find_leaks(
         &launcher.scheduler,
-        &look,
+        &scan,
         Duration::from_secs(60),
         sightings,
     ) {
@@ -375,11 +375,11 @@ fn a_leak_is_ours_unrecorded_and_seen_twice() {
         of("of another provider", Some("us"), 5),
     ];
     let mut sightings = LeakSightings::default();
-    let mut look = |launcher: &Launcher, at, listing: &[FoundResource]| {
+    let mut scan = |launcher: &Launcher, at, listing: &[FoundResource]| {
         leaked(launcher, &mut sightings, at, listing, &BTreeSet::new())
     };
     assert_eq!(
-        look(&launcher, 0.0, &listing),
+        scan(&launcher, 0.0, &listing),
         Err(3),
         "an empty store is not a reason to delete"
     );
@@ -390,26 +390,26 @@ fn a_leak_is_ours_unrecorded_and_seen_twice() {
     elsewhere.provider = Some(ProviderName::new("elsewhere").unwrap());
     launcher.scheduler.put_node(node_id(5), &elsewhere);
     let none = Ok(vec![]);
-    assert_eq!(look(&launcher, 100.0, &listing), none, "once is not enough");
-    assert_eq!(look(&launcher, 101.0, &listing), none, "twice at a time");
-    assert_eq!(look(&launcher, 159.0, &listing), none, "nor is a burst");
+    assert_eq!(scan(&launcher, 100.0, &listing), none, "once is not enough");
+    assert_eq!(scan(&launcher, 101.0, &listing), none, "twice at a time");
+    assert_eq!(scan(&launcher, 159.0, &listing), none, "nor is a burst");
     let both = ["left over", "of another provider"].map(str::to_owned);
-    assert_eq!(look(&launcher, 160.0, &listing), Ok(both.to_vec()));
+    assert_eq!(scan(&launcher, 160.0, &listing), Ok(both.to_vec()));
     assert_eq!(
-        look(&launcher, 161.0, &listing),
+        scan(&launcher, 161.0, &listing),
         none,
         "it is being deleted"
     );
-    assert_eq!(look(&launcher, 200.0, &listing[2..]), none);
+    assert_eq!(scan(&launcher, 200.0, &listing[2..]), none);
     assert_eq!(
-        look(&launcher, 221.0, &listing),
+        scan(&launcher, 221.0, &listing),
         Ok(both[1..].to_vec()),
         "the other one was not there in between"
     );
 }
 
 #[test]
-fn what_belongs_to_an_illegible_record_is_no_leak() {
+fn resources_of_an_unreadable_record_are_no_leak() {
     let mut launcher = launcher();
     let scheduler = &mut launcher.scheduler;
     scheduler.put_node(node_id(1), &node(NodeState::Ready, 1.0));
@@ -476,7 +476,7 @@ fn a_node_is_retired_only_if_unchanged() {
         Err(WriteRefused::NodeIs {
             state: NodeState::Hold
         }),
-        "somebody wants to look at it"
+        "its lock has a contender"
     );
     assert_eq!(
         retire(&on_hold, ObservedState::held(old)),

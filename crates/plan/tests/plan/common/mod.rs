@@ -34,7 +34,7 @@ pub(crate) struct Launcher {
     /// Decisions that are not carried out yet.
     pub(crate) backlog: VecDeque<(PoolKey, Decision)>,
     jobs: BTreeMap<RequestId, Job>,
-    /// When pools are to be looked at although nothing has changed.
+    /// When passes are due without a change.
     again_at: BTreeMap<PoolKey, Timestamp>,
     next_node: u64,
     next_request: u64,
@@ -103,7 +103,7 @@ impl Launcher {
         self.provider_limits.remove(&name);
     }
 
-    /// The provider is replaced by one with the same settings, whose pools are others to everybody.
+    /// Replaces a provider by one with the same settings, whose pools have new ids.
     pub(crate) fn reload(&mut self, name: &str) {
         let provider = ProviderName::new(name).unwrap();
         let limits = self.provider_limits[&provider].clone();
@@ -196,7 +196,7 @@ impl Launcher {
         self.nodes.remove(&id);
     }
 
-    /// Looks at the pools that need it, until none does.
+    /// Runs passes until no pool is stale.
     pub(crate) fn decide(&mut self) {
         self.requeue();
         let mut stale = self.scheduler.take_stale();
@@ -241,7 +241,7 @@ impl Launcher {
         panic!("the pools do not come to rest: {}", self.log.join("; "));
     }
 
-    /// Lets go of what pools hold and are not to hold any longer.
+    /// Requeues the requests whose reservations were revoked.
     fn requeue(&mut self) {
         for (key, id) in self.scheduler.revoke_reservations() {
             self.log.push(format!("put back {id}"));
@@ -253,7 +253,7 @@ impl Launcher {
         }
     }
 
-    fn give_back(&mut self, id: RequestId, nodes: &[NodeId]) {
+    fn unassign(&mut self, id: RequestId, nodes: &[NodeId]) {
         for node in nodes {
             if let Ok(record) = node::free(self.nodes.get(node), id) {
                 self.write_node(*node, record);
@@ -266,7 +266,7 @@ impl Launcher {
         self.scheduler.remove_request(id);
         if !self.jobs.contains_key(&id) {
             let nodes: Vec<NodeId> = self.nodes.keys().copied().collect();
-            self.give_back(id, &nodes);
+            self.unassign(id, &nodes);
         }
     }
 

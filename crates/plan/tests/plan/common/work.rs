@@ -155,7 +155,7 @@ impl Launcher {
         let (failed, aborted) = (in_state(NodeState::Failed), in_state(NodeState::Aborted));
         if failed || !self.requests.contains_key(&id) {
             let job = self.jobs.remove(&id).unwrap();
-            self.give_back(id, &nodes);
+            self.unassign(id, &nodes);
             self.scheduler.release(&job.acceptance.pool, id);
             if self.requests.contains_key(&id) {
                 let own = &job.own;
@@ -205,16 +205,16 @@ impl Launcher {
                 self.start(id);
             }
             Retry::Unassign(verdict) => {
-                self.log.push(format!("give back {id} {verdict}"));
+                self.log.push(format!("unassign {id} {verdict}"));
                 let job = self.jobs.remove(&id).unwrap();
                 let nodes: Vec<NodeId> = job.nodes.into_iter().flatten().collect();
-                self.give_back(id, &nodes);
+                self.unassign(id, &nodes);
             }
             Retry::Requeue => {
                 self.log.push(format!("put back {id}"));
                 let job = self.jobs.remove(&id).unwrap();
                 let nodes: Vec<NodeId> = job.nodes.into_iter().flatten().collect();
-                self.give_back(id, &nodes);
+                self.unassign(id, &nodes);
                 let back = request::requeue(self.requests.get(&id), self.now).unwrap();
                 self.write_request(id, back);
                 self.scheduler.release(&job.acceptance.pool, id);

@@ -19,7 +19,7 @@ fn report(yard: &Yard) -> StewardReport {
     StewardReport::new(&yard.snapshot, &yard.decide().explanation)
 }
 
-fn judge(reports: &[&StewardReport], since: Option<Timestamp>, now: f64) -> ImageVerdict {
+fn evaluate(reports: &[&StewardReport], since: Option<Timestamp>, now: f64) -> ImageVerdict {
     let provider = provider("one");
     let evidence = ImageEvidence {
         provider: &provider,
@@ -31,7 +31,7 @@ fn judge(reports: &[&StewardReport], since: Option<Timestamp>, now: f64) -> Imag
 }
 
 fn seen(yard: &Yard) -> ImageAvailability {
-    judge(&[&report(yard)], None, yard.now).availability
+    evaluate(&[&report(yard)], None, yard.now).availability
 }
 
 #[track_caller]
@@ -124,11 +124,11 @@ fn a_failed_build_is_waited_for_until_it_has_failed_too_often() {
         yard.fail(Subject::Build, build);
         match pending(&yard).stage {
             ImageStage::BuildRetry {
-                failures: told,
+                failures: found_reason,
                 until,
                 reason,
             } => {
-                assert_eq!(told, failures);
+                assert_eq!(found_reason, failures);
                 assert!(until > time(yard.now));
                 assert_eq!(reason, "the cloud is down");
             }
@@ -141,7 +141,7 @@ fn a_failed_build_is_waited_for_until_it_has_failed_too_often() {
         reason(&yard),
         "it failed to build 3 times in a row: the cloud is down"
     );
-    // Somebody asks for another build, or it is time for one.
+    // A build is requested or due.
     yard.request();
     assert!(matches!(pending(&yard).stage, ImageStage::Build { .. }));
 }
@@ -209,23 +209,23 @@ fn an_image_that_the_builder_does_not_know_does_not_come() {
 fn builders_have_a_moment_to_appear() {
     let mut yard = Yard::new();
     yard.functions().build = false;
-    let nobody = report(&yard);
+    let unattended = report(&yard);
     for (reports, reason) in [
         (&[][..], "no builder manages it"),
-        (&[&nobody], "no worker answers image-build:ubuntu"),
+        (&[&unattended], "no worker answers image-build:ubuntu"),
     ] {
-        let first = judge(reports, None, 100.0);
+        let first = evaluate(reports, None, 100.0);
         assert!(
             matches!(
                 &first.availability,
-                ImageAvailability::Pending(PendingImage { stage: ImageStage::Worker { reason: told }, .. })
-                    if told == reason
+                ImageAvailability::Pending(PendingImage { stage: ImageStage::Worker { reason: found_reason }, .. })
+                    if found_reason == reason
             ),
             "{first:?}"
         );
         assert_eq!(first.unattended_since, Some(time(100.0)));
         assert_eq!(first.again_at, Some(time(115.0)));
-        let last = judge(reports, first.unattended_since, 115.0);
+        let last = evaluate(reports, first.unattended_since, 115.0);
         let reason = reason.to_owned();
         assert_eq!(last.availability, ImageAvailability::Unavailable { reason });
         assert_eq!(last.unattended_since, Some(time(100.0)));
@@ -233,13 +233,13 @@ fn builders_have_a_moment_to_appear() {
     yard.snapshot.services = Services::Unknown {
         reason: "connection refused".to_owned(),
     };
-    let nobody = report(&yard);
-    let last = judge(&[&nobody], Some(time(100.0)), 115.0);
+    let unattended = report(&yard);
+    let last = evaluate(&[&unattended], Some(time(100.0)), 115.0);
     let reason = "no job server answers: connection refused".to_owned();
     assert_eq!(last.availability, ImageAvailability::Unavailable { reason });
-    // A build under way needs nobody to begin it.
-    let someone = report(&building());
-    let found = judge(&[&nobody, &someone], Some(time(100.0)), 200.0);
+    // A build under way needs no worker to start it.
+    let attended = report(&building());
+    let found = evaluate(&[&unattended, &attended], Some(time(100.0)), 200.0);
     assert!(matches!(found.availability, ImageAvailability::Pending(_)));
     assert_eq!(found.unattended_since, None);
 }
@@ -250,7 +250,7 @@ fn the_most_hopeful_of_several_stewards_counts() {
     paused.snapshot.paused = true;
     let (paused, building) = (report(&paused), report(&building()));
     for reports in [[&paused, &building], [&building, &paused]] {
-        let found = judge(&reports, None, 100.0).availability;
+        let found = evaluate(&reports, None, 100.0).availability;
         assert!(matches!(found, ImageAvailability::Pending(_)), "{found:?}");
     }
 }

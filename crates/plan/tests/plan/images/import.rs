@@ -73,13 +73,13 @@ fn that_older_builds_were_not_looked_at_is_told_where_it_matters() {
     let mut yard = yard();
     offer(&mut yard, &[]);
     yard.snapshot.zuul_builds.as_mut().unwrap().has_more = true;
-    let told = |yard: &Yard| {
+    let text_of = |yard: &Yard| {
         let explanation = yard.decide().explanation;
         explanation.display_at(time(yard.now)).to_string()
     };
-    assert!(told(&yard).contains("older ones are not checked"));
+    assert!(text_of(&yard).contains("older ones are not checked"));
     yard.snapshot.zuul_builds.as_mut().unwrap().has_more = false;
-    assert!(!told(&yard).contains("older ones"));
+    assert!(!text_of(&yard).contains("older ones"));
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn a_store_whose_clock_is_ahead_does_not_have_zuul_asked_again_and_again() {
 }
 
 #[test]
-fn while_somebody_asks_nobody_else_does() {
+fn only_one_steward_queries_zuul_at_a_time() {
     let mut yard = yard();
     offer(&mut yard, &[]);
     let until = yard.now + 30.0;
@@ -161,7 +161,7 @@ fn while_somebody_asks_nobody_else_does() {
     yard.request();
     assert_eq!(yard.actions(), []);
     assert_eq!(verdict(&yard), ImportVerdict::Asks);
-    // Whoever asked is gone.
+    // The steward of the last query has died.
     yard.now = until;
     assert_eq!(yard.actions(), [Action::AskZuul]);
 }

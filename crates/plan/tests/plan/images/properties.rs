@@ -1,4 +1,4 @@
-//! What holds whatever the yard looks like.
+//! Invariants of image decisions in random states.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -26,7 +26,7 @@ fn upload_state() -> impl Strategy<Value = UploadState> {
     prop::sample::select(UploadState::ALL)
 }
 
-/// Of a build that nobody has tried, or whose trial goes on, or has ended in any way.
+/// The trials of a build: none, running, or ended with any outcome.
 fn trial() -> impl Strategy<Value = Option<Trial>> {
     let at = time(1.0);
     let rolled_back = |passed| TrialOutcome::RolledBack {

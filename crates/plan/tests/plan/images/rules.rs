@@ -26,7 +26,7 @@ fn settled() -> Yard {
     yard
 }
 
-fn fate_of_upload(yard: &Yard, index: usize) -> RetentionVerdict {
+fn verdict_of_upload(yard: &Yard, index: usize) -> RetentionVerdict {
     yard.decide().explanation.uploads[index].verdict.clone()
 }
 
@@ -115,7 +115,7 @@ fn a_pause_stops_builds_and_nothing_else() {
 }
 
 #[test]
-fn an_image_that_nobody_takes_is_not_built() {
+fn an_image_without_providers_is_not_built() {
     let mut yard = Yard::new();
     yard.policy().formats.clear();
     let plan = yard.decide();
@@ -133,13 +133,13 @@ fn a_failed_build_is_tried_again_later_and_later_or_when_asked() {
         let plan = yard.decide();
         assert!(!plan.actions.contains(&build_action()));
         let BuildVerdict::Waits {
-            wait: WaitReason::BackOff { until: told, .. },
+            wait: WaitReason::BackOff { until: text_of, .. },
             ..
         } = plan.explanation.build
         else {
             panic!("{:?}", plan.explanation.build);
         };
-        assert_eq!(told, time(until));
+        assert_eq!(text_of, time(until));
         yard.now = until;
         assert!(yard.actions().contains(&build_action()));
     }
@@ -231,12 +231,12 @@ fn an_upload_waits_for_its_pause_its_holder_and_its_failures() {
     let plan = yard.decide();
     assert!(!plan.actions.contains(&upload));
     let function = format!("image-upload:{build}");
-    let told = plan.explanation.display_at(time(yard.now)).to_string();
+    let text_of = plan.explanation.display_at(time(yard.now)).to_string();
     assert!(
-        told.contains(&format!(
+        text_of.contains(&format!(
             "no worker answers {function}; start the builder that has its files"
         )),
-        "{told}"
+        "{text_of}"
     );
     assert_eq!(
         plan.explanation.providers[0].verdict,
@@ -352,7 +352,7 @@ fn a_build_that_is_to_be_deleted_goes_with_its_uploads() {
 }
 
 #[test]
-fn files_go_before_a_slow_cloud_has_let_go() {
+fn files_are_deleted_before_a_slow_cloud_has_deleted_its_image() {
     let mut yard = settled();
     let old = yard.add_build(BuildState::Failed, 100.0);
     yard.functions().delete.insert(old);
@@ -362,8 +362,8 @@ fn files_go_before_a_slow_cloud_has_let_go() {
     assert_eq!(yard.actions(), std::slice::from_ref(&remove));
     yard.carry_out(&remove, true);
     assert_eq!(yard.actions(), []);
-    let fates = yard.decide().explanation.builds;
-    let verdict = &fates
+    let verdicts = yard.decide().explanation.builds;
+    let verdict = &verdicts
         .iter()
         .find(|report| report.build == old)
         .unwrap()
@@ -419,12 +419,15 @@ fn a_provider_that_no_longer_takes_the_image_loses_it() {
     let mut yard = settled();
     yard.snapshot.providers.insert(provider("two"), None);
     let why = RemovalReason::NotTaken;
-    assert_eq!(fate_of_upload(&yard, 1), RetentionVerdict::Removed { why });
+    assert_eq!(
+        verdict_of_upload(&yard, 1),
+        RetentionVerdict::Removed { why }
+    );
     assert_eq!(yard.actions().len(), 1);
 }
 
 #[test]
-fn what_nobody_can_delete_waits() {
+fn a_deletion_without_a_worker_waits() {
     let mut yard = settled();
     yard.snapshot.policy = None;
     yard.functions().upload_delete.clear();
@@ -433,13 +436,13 @@ fn what_nobody_can_delete_waits() {
     let why = RemovalReason::ImageGone;
     let wait = WaitReason::Worker { function };
     assert_eq!(
-        fate_of_upload(&yard, 0),
+        verdict_of_upload(&yard, 0),
         RetentionVerdict::Waits { why, wait }
     );
 }
 
 #[test]
-fn what_somebody_works_on_is_left_to_them() {
+fn what_is_locked_is_not_touched() {
     let mut yard = settled();
     yard.snapshot.policy = None;
     let build = *yard.snapshot.builds.keys().next().unwrap();

@@ -1,4 +1,4 @@
-//! What is kept while builds are on trial, taken back or pinned.
+//! Retention while builds are on trial, rolled back or pinned.
 
 use std::num::NonZeroUsize;
 
@@ -98,7 +98,7 @@ fn the_proven_build_outlives_those_that_fail_whatever_the_retention() {
             fails(&mut yard, bad);
             settle(&mut yard);
             assert_eq!(used(&yard), (good, None));
-            // The last one that was taken back says what was made last.
+            // The last rolled-back build is the record of the last build.
             assert_eq!(builds(&yard), [bad, good]);
             let why = WhyKept::Newest;
             assert_eq!(verdict(&yard, bad), RetentionVerdict::KeptAnyway { why });
@@ -113,7 +113,7 @@ fn the_proven_build_outlives_those_that_fail_whatever_the_retention() {
 }
 
 #[test]
-fn what_was_taken_back_goes_with_the_next_build() {
+fn a_rolled_back_build_is_removed_after_the_next_build() {
     let mut yard = yard(2);
     let good = arrives(&mut yard);
     passes(&mut yard, good);
@@ -146,7 +146,7 @@ fn a_pinned_build_is_kept_over_any_retention() {
 }
 
 #[test]
-fn where_only_a_build_that_was_taken_back_has_come_it_is_kept() {
+fn a_rolled_back_build_is_kept_where_there_is_no_other() {
     let mut yard = yard(1);
     let good = arrives(&mut yard);
     passes(&mut yard, good);
@@ -156,7 +156,7 @@ fn where_only_a_build_that_was_taken_back_has_come_it_is_kept() {
         .retain(|(to, _), _| *to == provider("one"));
     yard.snapshot
         .canary
-        .roll_back(bad, "somebody said so", time(yard.now));
+        .roll_back(bad, "an operator said so", time(yard.now));
     let newest = yard.add_build(BuildState::Ready, 0.0);
     yard.functions().upload.remove(&newest);
     settle(&mut yard);
@@ -178,11 +178,11 @@ fn launches_trials_and_remedies_are_told() {
     fails(&mut yard, bad);
     let tried = arrives(&mut yard);
     launch(&mut yard, tried, true);
-    let told = |yard: &Yard| {
+    let text_of = |yard: &Yard| {
         let explanation = yard.decide().explanation;
         explanation.display_at(time(yard.now)).to_string()
     };
-    let text = told(&yard);
+    let text = text_of(&yard);
     for part in [
         format!(
             "    launches there use {good}, the newest that passed its trial; 30 % of them try {tried}\n"
@@ -196,7 +196,7 @@ fn launches_trials_and_remedies_are_told() {
         assert!(text.contains(&part), "{part} is not in\n{text}");
     }
     let newest = arrives(&mut yard);
-    let text = told(&yard);
+    let text = text_of(&yard);
     assert!(
         text.contains(&format!("build {tried} is not on trial any more")),
         "{text}"
@@ -246,7 +246,7 @@ fn happens(yard: &mut Yard, event: &Event) {
             let canary = &mut yard.snapshot.canary;
             let mut usable = known.iter().filter(|build| !canary.is_rolled_back(**build));
             if let (Some(newest), Some(_)) = (usable.next(), usable.next()) {
-                canary.roll_back(*newest, "somebody said so", now);
+                canary.roll_back(*newest, "an operator said so", now);
             }
         }
         Event::Pin { place } => yard.snapshot.canary.pinned = known.get(*place).copied(),
@@ -262,7 +262,7 @@ proptest! {
     ) {
         let mut yard = yard(retention);
         arrives(&mut yard);
-        // The newest that has proved itself and was not taken back.
+        // The newest that passed its trial and was not rolled back.
         let proven = |yard: &Yard| {
             let canary = &yard.snapshot.canary;
             let has_passed = |trial: &Trial| matches!(trial.ended, Some(TrialOutcome::Passed { .. }));
@@ -277,7 +277,7 @@ proptest! {
             if let Some(build) = before {
                 prop_assert!(builds(&yard).contains(&build));
             }
-            // One that is pinned, one that is used while others are tried, one that was taken back last.
+            // One that is pinned, one that is used while others are tried, one that was rolled back last.
             prop_assert!(builds(&yard).len() <= retention + 3, "{:?}", builds(&yard));
         }
     }

@@ -48,7 +48,7 @@ pub(crate) fn takes(format: Option<&str>) -> Option<UploadTarget> {
 }
 
 impl Yard {
-    /// An image that `one` and `two` take, and that somebody can build.
+    /// An image that `one` and `two` take, and that a worker can build.
     pub(crate) fn new() -> Self {
         let policy = ImagePolicy {
             origin: ImageOrigin::Built {
