@@ -167,7 +167,7 @@ pub(crate) async fn nodes(registry: &Registry) -> Vec<(NodeId, Node)> {
         .collect()
 }
 
-/// The requests whose lock somebody has or waits for.
+/// Returns the requests whose lock has contenders.
 pub(crate) async fn locked_requests(registry: &Registry) -> Vec<RequestId> {
     let requests = registry.requests();
     let (ids, _) = requests.lock_dirs().await.unwrap();

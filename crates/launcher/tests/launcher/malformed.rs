@@ -63,7 +63,7 @@ async fn put(tree: &dyn Tree, path: &TreePath, data: &[u8]) {
         .unwrap();
 }
 
-/// Everything runs on one thread, whose log is looked at in the end.
+/// Everything runs on one thread, whose log is checked at the end.
 #[tokio::test]
 async fn what_belongs_to_a_malformed_record_is_never_taken_for_a_leak() {
     let log = Log::default();
@@ -159,7 +159,7 @@ async fn what_belongs_to_a_malformed_record_is_never_taken_for_a_leak() {
     launcher.stop().await;
 }
 
-/// Everything runs on one thread, whose log is looked at in the end.
+/// Everything runs on one thread, whose log is checked at the end.
 #[tokio::test]
 async fn a_malformed_request_is_reported_once_and_stays_as_it_is() {
     let log = Log::default();
@@ -214,7 +214,7 @@ async fn a_malformed_request_is_reported_once_and_stays_as_it_is() {
             (request.value.state == RequestState::Fulfilled).then_some(())
         })
         .await;
-        cloud.looked_at(2).await;
+        cloud.listed_times(2).await;
     }
     launcher.stop().await;
     let lines = log.lines();

@@ -70,7 +70,7 @@ async fn a_new_request_has_the_cloud_asked_for_what_its_label_lacked() {
     let store = Store::embedded();
     let cloud = FakeCloud::new(simulate());
     cloud.hide_flavors(true);
-    // Nobody looks at the cloud without being asked to.
+    // The cloud is polled on request only.
     let never = Duration::from_secs(24 * 3600);
     let timing = LauncherTiming {
         cleanup: never,
@@ -84,7 +84,7 @@ async fn a_new_request_has_the_cloud_asked_for_what_its_label_lacked() {
     let id = zuul.submit(&["small"]).await;
     assert_eq!(zuul.done(id).await.state, RequestState::Failed);
     // The record is seen before the reason is noted, perhaps.
-    eventually("the reason is told", || async {
+    eventually("the reason is shown", || async {
         let why = launcher.handle.ended(id)?.to_string();
         why.contains(LACK).then_some(())
     })

@@ -99,6 +99,6 @@ async fn leaks_are_looked_for_while_old_locks_are_being_deleted() {
         blocked.load(Ordering::SeqCst).then_some(())
     })
     .await;
-    cloud.looked_at(3).await;
+    cloud.listed_times(3).await;
     launcher.stop().await;
 }

@@ -1,4 +1,4 @@
-//! What is left behind, and who finds it.
+//! Recovery of abandoned requests and nodes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -149,7 +149,7 @@ async fn orphans_are_deleted_and_others_left_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn malformed_requests_stand_in_nobodys_way() {
+async fn malformed_requests_do_not_block_others() {
     logs();
     let store = Store::embedded();
     let cloud = FakeCloud::new(simulate());

@@ -1,4 +1,4 @@
-//! Launches from images that were built and uploaded for the purpose, by the records that tell of them.
+//! Launches from built and uploaded images, according to their records.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -76,7 +76,7 @@ async fn an_image_that_was_deleted_in_the_cloud_is_noticed_and_launches_use_what
     let drivers = Arc::clone(&cloud) as _;
     let text = CONFIG.replace(", min-ready: 1", "");
     let launcher = Running::start_on(store.session().await, drivers, &text, quick()).await;
-    cloud.looked_at(2).await;
+    cloud.listed_times(2).await;
     cloud.delete_image(&newest).await;
     let states = || async {
         let images = zuul.registry.images();
@@ -184,7 +184,7 @@ async fn a_new_build_that_fails_is_rolled_back_and_one_that_works_is_used_by_all
     let store = Store::embedded();
     let mut simulate = simulate();
     simulate.images = ["old", "better"].map(str::to_owned).into();
-    // Nobody gives the nodes back, however many requests it takes.
+    // The nodes are never returned.
     simulate.quota.instances = 1000;
     simulate.quota.cores = 10_000;
     simulate.quota.ram = 100_000_000;
@@ -203,7 +203,7 @@ async fn a_new_build_that_fails_is_rolled_back_and_one_that_works_is_used_by_all
     upload_of(&builds[0], &zuul, PROVIDER, 1.0, ready, &old).await;
     upload_of(&builds[1], &zuul, PROVIDER, 2.0, ready, "no such image").await;
 
-    // The new one serves all launches until it has failed too often; nobody has to do anything.
+    // The new one serves all launches until it has failed too often, without an operator.
     eventually("a request is served in the end", || async {
         let id = zuul.submit(&["small"]).await;
         (zuul.done(id).await.state == RequestState::Fulfilled).then_some(())
