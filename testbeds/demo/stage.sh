@@ -71,7 +71,7 @@ wait_until() { # SECONDS WHAT COMMAND...
 
 failed_launches() {
   [ -f "$work/log" ] || { echo 0; return; }
-  grep -c 'launch failed' "$work/log" || true
+  grep -c 'failed to launch node' "$work/log" || true
 }
 
 # What went wrong, in the words of the program, and where the rest is.

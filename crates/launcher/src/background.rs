@@ -1,4 +1,4 @@
-//! Runs the background work of drivers: what belongs to no single node, for as long as the provider runs.
+//! Runs the background work of drivers, which belongs to no single node, while the provider runs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub(crate) async fn run(ctx: Context, provider: Arc<Provider>, ended: Cancellati
                 provider = %provider.name,
                 error = &error as &dyn std::error::Error,
                 retry_in = ?PAUSE,
-                "background work of driver failed; restarting"
+                "failed to run background work of driver; restarting"
             );
             sleep(PAUSE).await;
         }

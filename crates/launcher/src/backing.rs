@@ -1,22 +1,20 @@
 //! Implements [`Backing`] over the store.
 //!
-//! The request is an ordinary one. Like that of Python Nodepool it ends with its session, so that a launcher that
-//! died is not given a node that it would never use. The node is held by a *persistent* contender of its lock, which
-//! carries the identity of the provider: no launcher, ours or Python's, takes a locked node for abandoned, and a
-//! restart changes nothing about it.
+//! The request is an ordinary one. Like that of Python Nodepool it ends with its session, so that no node is allocated
+//! to a launcher that died. The node is held by a *persistent* contender of its lock, which carries the identity of
+//! the provider: no launcher, ours or Python's, treats a locked node as abandoned, and a restart does not affect it.
 //!
-//! # What a crash leaves
+//! # After a crash
 //!
-//! The lock comes first; then, in one write, the record says what the node is used for and the request goes. Between
-//! the two there is a locked node whose request has ended with its session. It has no slot table, and is
-//! released. The end of a use is one write, record and lock. So every state is either in use or to be released, and
-//! the record tells which.
+//! The lock comes first; then one write marks the record as used and deletes the request. After a crash between the
+//! two there is a locked node whose request has ended with its session. It has no slot table, and is released. The end
+//! of a use is one write of record and lock. So the record always shows whether the node is in use or to be released.
 //!
-//! The lock may be of an attempt that was interrupted and is being cleaned up, so the write that begins a use adopts the
-//! contender as well.
+//! The lock may belong to an attempt that was interrupted and is being cleaned up, so the write that begins a use
+//! takes over the contender as well.
 //!
-//! Writes go to the version that was seen. The lock keeps strangers away, but several launchers may serve
-//! the same provider, and to all of them it is the same lock.
+//! Writes are conditional on the version that was read: the lock excludes other providers, but the launchers that
+//! serve the same provider share it.
 
 mod follow;
 
@@ -43,7 +41,7 @@ use crate::commit::set_node;
 use crate::context::Context;
 use follow::{CatchUp, Follower};
 
-/// As urgent as anything can be: somebody waits for what will stand on it.
+/// The highest priority: a request waits for a slot on it.
 const PRECEDENCE: u16 = 100;
 
 /// What one provider asks for and holds.
@@ -83,7 +81,7 @@ impl StoreBacking {
     }
 
     /// Repeats what may be done twice, for as long as the session lives.
-    async fn steadily<T, F>(&self, work: impl FnMut() -> F) -> store::Result<T>
+    async fn with_retries<T, F>(&self, work: impl FnMut() -> F) -> store::Result<T>
     where
         F: Future<Output = store::Result<T>>,
     {
@@ -120,7 +118,7 @@ impl StoreBacking {
         }
     }
 
-    /// Whether there is a request like this. Its event id is its own.
+    /// Returns whether a matching request exists. Its event id is its own.
     fn is_made(&self, record: &NodeRequest) -> bool {
         let mut made = false;
         self.ctx.requests.for_each(|item| {
@@ -215,7 +213,7 @@ impl StoreBacking {
                 self.caught_up(None).await?;
                 Ok(true)
             }
-            // Of a write whose answer was lost, the record tells.
+            // If the response to a write was lost, the record shows the result.
             Err(
                 store::Error::BadVersion { .. }
                 | store::Error::NoNode { .. }
@@ -263,7 +261,7 @@ impl StoreBacking {
         }
     }
 
-    /// The record of a node, if it is still the one that was seen.
+    /// Returns the record of a node if it is unchanged.
     fn seen(&self, id: NodeId, version: i32) -> Option<Node> {
         let item = self.ctx.nodes.get(&id)?;
         (item.stat.version == version).then(|| Node::clone(&item.value))
@@ -277,7 +275,7 @@ impl StoreBacking {
 enum Accepted {
     /// The request is over, one way or another, or will be seen to be.
     Settled,
-    /// Somebody else has the lock of the node.
+    /// Another contender holds the lock of the node.
     Busy(NodeId),
 }
 
@@ -330,13 +328,13 @@ impl Backing for StoreBacking {
     }
 
     async fn withdraw_request(&self, request: RequestId) -> Result<(), Error> {
-        self.steadily(|| self.end(request))
+        self.with_retries(|| self.end(request))
             .await
             .map_err(passing("withdraw a request"))
     }
 
     async fn accept_node(&self, request: RequestId, slots: &SlotTable) -> Result<(), Error> {
-        let accepted = self.steadily(|| self.accept(request, slots)).await;
+        let accepted = self.with_retries(|| self.accept(request, slots)).await;
         match accepted.map_err(passing("accept a node of another provider"))? {
             Accepted::Settled => Ok(()),
             Accepted::Busy(node) => {
@@ -360,7 +358,7 @@ impl Backing for StoreBacking {
     }
 
     async fn release_node(&self, node: NodeId, version: i32) -> Result<(), Error> {
-        self.steadily(|| self.end_use(node, version))
+        self.with_retries(|| self.end_use(node, version))
             .await
             .map_err(passing("release a node"))
     }

@@ -1,7 +1,7 @@
-//! Which upload of an image a launch uses, and what its outcome says of the build.
+//! Selects the upload that a launch uses, and records the result of the launch for the trial of its build.
 //!
-//! The decision is [`nodeyard_plan::canary`]'s; this is where its state is kept, one small record for each image. Most
-//! images have none, and launches from an image without a trial write nothing.
+//! [`nodeyard_plan::canary`] decides; this module stores its state in one small record per image. Most images have
+//! none, and launches from an image without a trial write nothing.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use nodeyard_model::{
     BuildId, BuildState, ImageName, ImageUpload, ProviderName, Timestamp, UploadKey, UploadState,
     layout,
 };
-use nodeyard_plan::canary::{CanaryPolicy, CanaryState, Ended, Launch, Uploaded};
+use nodeyard_plan::canary::{CanaryLaunch, CanaryPolicy, CanaryState, TrialOutcome, Uploaded};
 use nodeyard_store::registry::{ImageId, ImageRecord, ImageShape};
 use nodeyard_store::view::View;
 use nodeyard_store::{Result, Tree, TreePath, ext};
@@ -17,13 +17,13 @@ use nodeyard_store::{Result, Tree, TreePath, ext};
 use crate::context::Context;
 use crate::provider::ready_uploads;
 
-/// What is known of an image's builds; nothing, if nobody has said or tried anything.
+/// Returns the trials and the pin of an image; empty if there are none.
 pub async fn read(tree: &dyn Tree, image: &ImageName) -> Result<CanaryState> {
     let path = TreePath::new(layout::image_canary(image))?;
     Ok(ext::read_json(tree, &path).await?.unwrap_or_default())
 }
 
-/// Changes it, whoever else does so at the same time. The change may be made several times.
+/// Changes the state of an image atomically. The change may be applied several times.
 pub async fn change(
     tree: &dyn Tree,
     image: &ImageName,
@@ -33,7 +33,7 @@ pub async fn change(
     ext::change_json(tree, &path, change).await
 }
 
-/// The builds of an image that have an upload to whatever provider, the newest first.
+/// Returns the builds of an image that have an upload to any provider, the newest first.
 fn uploaded_builds(images: &View<ImageShape>, image: &ImageName) -> Vec<BuildId> {
     // By when they were built, since uploads of an older one may have taken longer; where nothing is known of the build,
     // by when it first came to a provider.
@@ -74,7 +74,7 @@ impl Context {
         ))
     }
 
-    /// The upload that the next machine of this provider boots from.
+    /// Returns the upload that the next machine of this provider boots from.
     pub(crate) async fn choose_upload(
         &self,
         image: &ImageName,
@@ -96,7 +96,7 @@ impl Context {
         Ok(uploads.find(|(key, _)| Some(key.build.build) == build))
     }
 
-    /// A launch from an upload has ended. Failures to write it down are only that.
+    /// Records the result of a launch from an upload. A failed write is only logged.
     pub(crate) async fn judge_upload(&self, key: &UploadKey, failure: Option<&str>) {
         let (image, build) = (&key.build.image, key.build.build);
         let Some(policy) = self.canary_policy(image) else {
@@ -106,13 +106,13 @@ impl Context {
             anywhere: &uploaded_builds(&self.images, image),
             here: &builds(&ready_uploads(&self.images, image, &key.provider)),
         };
-        let launch = Launch { build, failure };
-        let judged = self.record(image, launch, uploaded, &policy).await;
-        match judged {
-            Ok(Some(Ended::Passed { .. })) => {
+        let launch = CanaryLaunch { build, failure };
+        let recorded = self.record(image, launch, uploaded, &policy).await;
+        match recorded {
+            Ok(Some(TrialOutcome::Passed { .. })) => {
                 tracing::info!(%image, %build, "trial of new build succeeded; all launches use it");
             }
-            Ok(Some(Ended::TakenBack { reason, .. })) => {
+            Ok(Some(TrialOutcome::RolledBack { reason, .. })) => {
                 tracing::error!(%image, %build, reason, "trial of new build failed; launches use an earlier one");
             }
             Ok(None) => {}
@@ -126,10 +126,10 @@ impl Context {
     async fn record(
         &self,
         image: &ImageName,
-        launch: Launch<'_>,
+        launch: CanaryLaunch<'_>,
         uploaded: Uploaded<'_>,
         policy: &CanaryPolicy,
-    ) -> Result<Option<Ended>> {
+    ) -> Result<Option<TrialOutcome>> {
         let tree = &**self.registry.tree();
         let known = read(tree, image).await?;
         if known.on_trial(uploaded.anywhere) != Some(launch.build) {

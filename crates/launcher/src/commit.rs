@@ -1,7 +1,8 @@
-//! Several records in one write, which outlasts a lost connection.
+//! Writes several records atomically, across lost connections.
 //!
-//! Only an ended session ends the work under a lock. When merely the connection was lost, a write may or may not
-//! have happened. Writing a whole record again is harmless; of a multi, the contender it deletes tells.
+//! Only the end of the session ends the work under a lock. After a lost connection a write may or may not have
+//! happened. Repeating the write of a record is harmless; for a multi, the contender that it deletes shows whether it
+//! happened.
 
 use bytes::Bytes;
 use nodeyard_model::{Node, NodeId, NodeRequest, Record as _, RequestId, layout};

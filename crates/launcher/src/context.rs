@@ -1,4 +1,4 @@
-//! What all tasks of a launcher share.
+//! The shared context of all tasks of a launcher.
 
 use std::fmt::Display;
 use std::panic::AssertUnwindSafe;
@@ -18,11 +18,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::error;
 
-use crate::events::Events;
+use crate::events::LauncherEvents;
 use crate::history::History;
-use crate::launches::Launches;
-use crate::options::Timing;
-use crate::report::Report;
+use crate::launches::ActiveLaunches;
+use crate::options::LauncherTiming;
+use crate::report::TaskReport;
 
 /// Before work that panicked is begun again.
 const PANIC_PAUSE: Duration = Duration::from_secs(1);
@@ -37,27 +37,27 @@ pub(crate) struct Context {
     pub(crate) images: View<ImageShape>,
     pub(crate) system: SystemId,
     pub(crate) scanner: Arc<dyn Scanner>,
-    pub(crate) events: Arc<dyn Events>,
+    pub(crate) events: Arc<dyn LauncherEvents>,
     pub(crate) history: Arc<History>,
-    pub(crate) launches: Launches,
+    pub(crate) launches: ActiveLaunches,
     pub(crate) clock: Clock,
-    pub(crate) timing: Timing,
+    pub(crate) timing: LauncherTiming,
     pub(crate) config: watch::Receiver<Arc<Config>>,
     /// Cancelled when nothing new is to be started.
     pub(crate) stop: CancellationToken,
     /// All running tasks.
     pub(crate) tasks: TaskTracker,
-    reports: mpsc::UnboundedSender<Report>,
+    reports: mpsc::UnboundedSender<TaskReport>,
 }
 
 impl Context {
     pub(crate) fn new(
         registry: Registry,
         system: SystemId,
-        parts: &crate::Parts,
-        timing: Timing,
+        parts: &crate::LauncherParts,
+        timing: LauncherTiming,
         history: Arc<History>,
-        reports: mpsc::UnboundedSender<Report>,
+        reports: mpsc::UnboundedSender<TaskReport>,
     ) -> Self {
         let views = parts.views.clone();
         Self {
@@ -70,7 +70,7 @@ impl Context {
             scanner: Arc::clone(&parts.scanner),
             events: Arc::clone(&parts.events),
             history,
-            launches: Launches::default(),
+            launches: ActiveLaunches::default(),
             clock: parts.clock.clone(),
             timing,
             config: parts.config.clone(),
@@ -81,7 +81,7 @@ impl Context {
     }
 
     /// Sends a report to the dispatcher. It is lost if the launcher stops.
-    pub(crate) fn report(&self, report: Report) {
+    pub(crate) fn report(&self, report: TaskReport) {
         let _ = self.reports.send(report);
     }
 
@@ -90,7 +90,7 @@ impl Context {
         &self,
         on: impl Display + Send + 'static,
         work: impl Future<Output = ()> + Send + 'static,
-        panicked: Report,
+        panicked: TaskReport,
     ) {
         let ctx = self.clone();
         self.tasks.spawn(async move {

@@ -1,7 +1,7 @@
 //! Fails a waiting request that every registered pool has declined.
 //!
-//! A pool that declines a request fails it if it is the last one ([`protocol::request::decline`]). If others are still
-//! registered by then and leave the registry afterwards, nobody declines any more, so the request is failed here.
+//! A pool that declines a request fails it if it is the last one ([`protocol::request::decline`]). If the pools that
+//! had not declined leave the registry afterwards, no further decline follows, so the request is failed here.
 
 use std::sync::Arc;
 

@@ -1,9 +1,8 @@
-//! The one place where everything is known: it owns the plan's picture, and hands out the work.
+//! The dispatcher: owns the [`RequestScheduler`], and starts and supervises all tasks.
 //!
-//! Changes in the store arrive through the views and are put into the picture; what the picture then says is to be
-//! done becomes a task with its own state, which reports back. Nothing here waits for the store or a cloud,
-//! so an event is acted on as soon as it is seen. Timers are the exception: for what only time brings about,
-//! for work that failed, and for a full look now and then in case an event was missed.
+//! Changes in the store arrive through the views and are put into the scheduler. Its decisions are executed by tasks,
+//! which report back. The dispatcher itself never waits for the store or a cloud, so it reacts to an event at once.
+//! Timers start retries, and periodic full checks in case an event was missed.
 
 mod cloud_polls;
 mod decide;
@@ -25,8 +24,8 @@ use futures_util::future::join_all;
 use nodeyard_config::Config;
 use nodeyard_driver_common::DriverKinds;
 use nodeyard_model::{Label, NodeId, ProviderName, RequestId};
-use nodeyard_plan::leaks::Sightings;
-use nodeyard_plan::{LabelPolicy, PoolKey, World};
+use nodeyard_plan::leaks::LeakSightings;
+use nodeyard_plan::{LabelPolicy, PoolKey, RequestScheduler};
 use nodeyard_store::registry::ImageId;
 use nodeyard_store::view::{Changes, View};
 use nodeyard_store::{Session, SessionId};
@@ -43,11 +42,11 @@ use crate::image_work::{ImageWorkId, ImageWorkShape, reported_images};
 use crate::old_locks::OldLocks;
 use crate::options::Options;
 use crate::provider::{Provider, changed_uploads};
-use crate::report::Report;
-use crate::serve::Order;
+use crate::report::TaskReport;
+use crate::serve::ServeCommand;
 use images::Unattended;
 use nodeyard_operations::drain::{DrainScope, DrainShape};
-use providers::Running;
+use providers::RunningProvider;
 use ready_nodes::ReadyNodes;
 use timers::{Timer, Timers};
 
@@ -55,18 +54,18 @@ pub(crate) struct Dispatcher {
     ctx: Context,
     options: Options,
     kinds: DriverKinds,
-    world: World,
+    scheduler: RequestScheduler,
     config: watch::Receiver<Arc<Config>>,
     labels: BTreeMap<Label, LabelPolicy>,
-    providers: BTreeMap<ProviderName, Running>,
+    providers: BTreeMap<ProviderName, RunningProvider>,
     /// Providers that are being started, with the number of the attempt.
     starting: BTreeMap<ProviderName, u64>,
     starts: u64,
     failed_providers: BTreeMap<ProviderName, String>,
-    serving: HashMap<RequestId, Task>,
-    /// How often a request could not be served as planned.
-    setbacks: HashMap<RequestId, u32>,
-    /// The pools whose clouds were asked anew for what a request needs.
+    serving: HashMap<RequestId, ServingTask>,
+    /// How often serving each request has been retried.
+    retries: HashMap<RequestId, u32>,
+    /// The pools whose clouds were polled again for a request.
     clouds_asked_for: HashMap<RequestId, BTreeSet<PoolKey>>,
     settling: HashSet<NodeId>,
     /// How often the deletion of a node has failed.
@@ -76,55 +75,55 @@ pub(crate) struct Dispatcher {
     ready_nodes: ReadyNodes,
     /// None while they are being deleted.
     old_locks: Option<OldLocks>,
-    sightings: Sightings,
+    sightings: LeakSightings,
     drains: View<DrainShape>,
     image_work: View<ImageWorkShape>,
     unattended: Unattended,
-    /// The names under which pools are in the picture.
+    /// The registry names of the known pools.
     pool_entries: BTreeSet<String>,
     /// Pools that are due for a pass because time has passed.
     deferred: BTreeSet<PoolKey>,
-    /// A look at the requests that wait is to come.
-    looking: bool,
-    /// Where the last one ended.
-    looked_at: Option<RequestId>,
+    /// A sample of the waiting requests is scheduled.
+    sample_scheduled: bool,
+    /// The last request of the previous sample.
+    last_sampled: Option<RequestId>,
     timers: Timers,
     session: Option<SessionId>,
     ready: watch::Sender<bool>,
 }
 
-/// Work on a request that is under way. Several of our pools may have a say in a request; one at a time works on it.
-struct Task {
+/// The task that serves a request, for one of our pools at a time.
+struct ServingTask {
     pool: PoolKey,
-    /// As it was when the work began.
+    /// The provider when the task started.
     provider: Arc<Provider>,
-    orders: mpsc::UnboundedSender<Order>,
+    orders: mpsc::UnboundedSender<ServeCommand>,
     gone: CancellationToken,
-    /// What is to be done when this has ended.
-    next: VecDeque<(PoolKey, Order)>,
+    /// The commands to execute when this task has ended.
+    next: VecDeque<(PoolKey, ServeCommand)>,
 }
 
-impl Task {
-    /// Whether a pool works on the request, or is to do so next.
+impl ServingTask {
+    /// Returns whether a pool serves the request, or will next.
     fn concerns(&self, pool: &PoolKey) -> bool {
         self.pool == *pool || self.next.iter().any(|(next, _)| next == pool)
     }
 }
 
-/// Where the dispatcher's news comes from.
+/// The channels that the dispatcher receives from.
 pub(crate) struct Inputs {
-    pub(crate) reports: mpsc::UnboundedReceiver<Report>,
+    pub(crate) reports: mpsc::UnboundedReceiver<TaskReport>,
     pub(crate) queries: mpsc::UnboundedReceiver<Query>,
 }
 
-/// The views that only the dispatcher looks at.
+/// The views that only the dispatcher reads.
 pub(crate) struct Followed {
     pub(crate) drains: View<DrainShape>,
     pub(crate) image_work: View<ImageWorkShape>,
 }
 
-/// What changed in the views.
-struct News {
+/// The changes of the views.
+struct ViewChanges {
     requests: Changes<RequestId>,
     nodes: Changes<NodeId>,
     pools: Changes<String>,
@@ -143,7 +142,7 @@ impl Dispatcher {
         ready: watch::Sender<bool>,
     ) -> Self {
         Self {
-            world: World::new(options.policy),
+            scheduler: RequestScheduler::new(options.policy),
             ctx,
             options,
             kinds,
@@ -154,34 +153,34 @@ impl Dispatcher {
             starts: 0,
             failed_providers: BTreeMap::new(),
             serving: HashMap::new(),
-            setbacks: HashMap::new(),
+            retries: HashMap::new(),
             clouds_asked_for: HashMap::new(),
             settling: HashSet::new(),
             failed_deletions: HashMap::new(),
             recovering: HashMap::new(),
             ready_nodes: ReadyNodes::default(),
             old_locks: Some(OldLocks::default()),
-            sightings: Sightings::default(),
+            sightings: LeakSightings::default(),
             drains: followed.drains,
             image_work: followed.image_work,
             unattended: Unattended::new(),
             pool_entries: BTreeSet::new(),
             deferred: BTreeSet::new(),
-            looking: false,
-            looked_at: None,
+            sample_scheduled: false,
+            last_sampled: None,
             timers: Timers::default(),
             session: None,
             ready,
         }
     }
 
-    /// Works until `shutdown`, then ends everything in order.
+    /// Runs until `shutdown`, then stops all tasks in order.
     pub(crate) async fn run(
         mut self,
         mut inputs: Inputs,
         shutdown: CancellationToken,
     ) -> Result<(), Error> {
-        let mut news = News {
+        let mut changes = ViewChanges {
             requests: self.ctx.requests.changes(),
             nodes: self.ctx.nodes.changes(),
             pools: self.ctx.pools.changes(),
@@ -194,7 +193,7 @@ impl Dispatcher {
             () = shutdown.cancelled() => Ok(false),
         };
         let result = match loaded {
-            Ok(true) => self.work(&mut news, &mut inputs, &shutdown).await,
+            Ok(true) => self.work(&mut changes, &mut inputs, &shutdown).await,
             Ok(false) => Ok(()),
             Err(error) => Err(error),
         };
@@ -202,13 +201,13 @@ impl Dispatcher {
         result
     }
 
-    /// A complete picture before anything is decided: a node whose request was not read yet looks abandoned.
+    /// Loads everything before the first decision: a node whose request was not read yet looks abandoned.
     async fn load(&mut self) -> Result<(), Error> {
         self.drains.synced().await?;
         self.ctx.images.synced().await?;
         self.image_work.synced().await?;
         self.ctx.pools.synced().await?;
-        // Requests last: what a node in the picture is allocated to must be there, unless it is gone.
+        // Requests last: the request of each known node must be known, unless it was deleted.
         self.ctx.nodes.synced().await?;
         self.ctx.requests.synced().await?;
         self.feed_everything();
@@ -219,34 +218,34 @@ impl Dispatcher {
 
     async fn work(
         &mut self,
-        news: &mut News,
+        changes: &mut ViewChanges,
         inputs: &mut Inputs,
         shutdown: &CancellationToken,
     ) -> Result<(), Error> {
         let mut sessions = self.ctx.registry.tree().session();
         self.session = sessions.borrow_and_update().id();
-        // Until nobody can change the configuration any more.
+        // Until the configuration channel is closed.
         let mut followed = true;
         loop {
             let more = self.decide();
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => return Ok(()),
-                Some(report) = inputs.reports.recv() => self.take_report(report, news),
-                // Once nobody is left to ask, this must not be taken for a question without end.
+                Some(report) = inputs.reports.recv() => self.handle_report(report, changes),
+                // A closed channel must not be polled in a loop.
                 Some(query) = inputs.queries.recv() => self.answer(query),
-                change = news.nodes.next() => self.nodes_changed(change.ok_or(Error::StoreClosed)?),
-                change = news.requests.next() => {
+                change = changes.nodes.next() => self.nodes_changed(change.ok_or(Error::StoreClosed)?),
+                change = changes.requests.next() => {
                     self.requests_changed(change.ok_or(Error::StoreClosed)?);
                 }
-                change = news.pools.next() => self.pools_changed(change.ok_or(Error::StoreClosed)?),
-                change = news.images.next() => {
+                change = changes.pools.next() => self.pools_changed(change.ok_or(Error::StoreClosed)?),
+                change = changes.images.next() => {
                     self.images_changed(&changed_uploads(change.ok_or(Error::StoreClosed)?));
                 }
-                change = news.image_work.next() => {
+                change = changes.image_work.next() => {
                     self.images_changed(&reported_images(change.ok_or(Error::StoreClosed)?));
                 }
-                change = news.drains.next() => {
+                change = changes.drains.next() => {
                     change.ok_or(Error::StoreClosed)?;
                     self.drains_changed();
                 }
@@ -264,19 +263,19 @@ impl Dispatcher {
                 timer = self.timers.next() => self.timer(timer),
                 () = std::future::ready(()), if more => {}
             }
-            self.catch_up(news);
+            self.catch_up(changes);
         }
     }
 
-    /// Takes in what else has changed already, so that one decision is made on all of it.
+    /// Processes all pending changes, so that one decision covers them.
     ///
-    /// Requests before nodes: a request that is fulfilled or gone lets go of its nodes, and what became of them must
-    /// be in the picture before anything is decided. Otherwise they look free, and are given away again.
-    fn catch_up(&mut self, news: &mut News) {
-        while let Some(Some(change)) = news.requests.next().now_or_never() {
+    /// Requests before nodes: a request that is fulfilled or deleted releases its nodes, and their new state must be
+    /// known before a decision. Otherwise they look free and are allocated again.
+    fn catch_up(&mut self, changes: &mut ViewChanges) {
+        while let Some(Some(change)) = changes.requests.next().now_or_never() {
             self.requests_changed(change);
         }
-        while let Some(Some(change)) = news.nodes.next().now_or_never() {
+        while let Some(Some(change)) = changes.nodes.next().now_or_never() {
             self.nodes_changed(change);
         }
     }
@@ -287,7 +286,7 @@ impl Dispatcher {
         }
         if session.id().is_some() && session.id() != self.session {
             self.session = session.id();
-            // Everybody's locks of the old session are gone, ours included.
+            // All locks of the old session were released, ours included.
             self.recover_all_again();
         }
         Ok(())
@@ -301,7 +300,7 @@ impl Dispatcher {
         self.ctx.stop.cancel();
         let providers = std::mem::take(&mut self.providers).into_values();
         let ending = async {
-            join_all(providers.map(Running::end)).await;
+            join_all(providers.map(RunningProvider::end)).await;
             self.ctx.tasks.close();
             self.ctx.tasks.wait().await;
             self.ctx.registry.locks().settled().await;

@@ -8,26 +8,26 @@ use nodeyard_driver::ResourceKind;
 use nodeyard_model::{Label, Limits, PoolName, ProviderName, TenantName};
 
 /// Receives events. All methods are called in the middle of work, so they must be quick.
-pub trait Events: fmt::Debug + Send + Sync {
-    /// One attempt to launch a node ended.
+pub trait LauncherEvents: fmt::Debug + Send + Sync {
+    /// Counts an ended attempt to launch a node.
     fn launched(&self, _attempt: &LaunchAttempt<'_>) {}
 
     /// Leftovers in a cloud are deleted: resources without a record that were listed twice, or what carries no tags.
     fn leaked(&self, _provider: &ProviderName, _kind: &ResourceKind, _count: usize) {}
 
-    /// A pool of this provider accepted a request, so long after its creation.
+    /// Counts a request that a pool of this provider accepted, with its wait since creation.
     fn accepted(&self, _provider: &ProviderName, _waited: Duration) {}
 
-    /// A request failed: every pool declined it.
+    /// Counts a request that failed because every pool declined it.
     fn failed(&self) {}
 
-    /// The limits of a provider's pools changed. Without pools, the provider was removed.
+    /// Sets the limits of the pools of a provider. Without pools, the provider was removed.
     fn provider_limits(&self, _provider: &ProviderName, _pools: BTreeMap<PoolName, Limits>) {}
 
-    /// The limits of all tenants changed.
+    /// Sets the limits of all tenants.
     fn tenant_limits(&self, _limits: BTreeMap<TenantName, Limits>) {}
 
-    /// This provider fulfilled a request, so long after its creation.
+    /// Counts a request that this provider fulfilled, with its time since creation.
     fn fulfilled(&self, _provider: &ProviderName, _took: Duration) {}
 }
 
@@ -57,6 +57,6 @@ pub enum LaunchResult {
 
 /// Ignores all events.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct NoEvents;
+pub struct NoLauncherEvents;
 
-impl Events for NoEvents {}
+impl LauncherEvents for NoLauncherEvents {}

@@ -1,10 +1,10 @@
-//! How others see a running launcher.
+//! A handle to a running launcher, for queries and drains.
 
 use std::sync::Arc;
 
 use nodeyard_model::{NodeId, RequestId};
 use nodeyard_plan::PoolKey;
-use nodeyard_plan::explain::{Ended, Explanation};
+use nodeyard_plan::explain::{AssignmentExplanation, EndedRequest};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::history::History;
@@ -12,7 +12,7 @@ use nodeyard_operations::drain::DrainScope;
 
 /// Cloning is cheap.
 #[derive(Debug, Clone)]
-pub struct Handle {
+pub struct LauncherHandle {
     pub(crate) ready: watch::Receiver<bool>,
     pub(crate) queries: mpsc::UnboundedSender<Query>,
     pub(crate) history: Arc<History>,
@@ -20,8 +20,8 @@ pub struct Handle {
 
 #[derive(Debug)]
 pub(crate) enum Query {
-    Explain(RequestId, oneshot::Sender<Option<Explanation>>),
-    Status(oneshot::Sender<Status>),
+    Explain(RequestId, oneshot::Sender<Option<AssignmentExplanation>>),
+    Status(oneshot::Sender<LauncherStatus>),
     Drain(
         DrainScope,
         bool,
@@ -31,7 +31,7 @@ pub(crate) enum Query {
 
 /// What a launcher is doing.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Status {
+pub struct LauncherStatus {
     pub nodes: usize,
     pub requests: usize,
     /// Requests that are being served here.
@@ -62,24 +62,24 @@ pub struct DrainStatus {
     pub nodes: usize,
 }
 
-impl Handle {
-    /// True after the first look at everything.
+impl LauncherHandle {
+    /// Returns whether the first full check is done.
     pub fn is_ready(&self) -> bool {
         *self.ready.borrow()
     }
 
-    /// True from the first look at everything on.
+    /// Returns a channel that is true from the first full check on.
     pub fn ready(&self) -> watch::Receiver<bool> {
         self.ready.clone()
     }
 
-    /// Returns when the launcher has looked at everything once; false if it has ended before.
+    /// Waits for the first full check. Returns false if the launcher has ended before.
     pub async fn until_ready(&mut self) -> bool {
         self.ready.wait_for(|ready| *ready).await.is_ok()
     }
 
-    /// Why a request waits; none if there is no such request, or the launcher has ended.
-    pub async fn explain(&self, request: RequestId) -> Option<Explanation> {
+    /// Explains why a request waits. None if it does not exist, or the launcher has ended.
+    pub async fn explain(&self, request: RequestId) -> Option<AssignmentExplanation> {
         self.ask(|answer| Query::Explain(request, answer))
             .await
             .flatten()
@@ -87,17 +87,17 @@ impl Handle {
 
     /// What became of a request that this launcher has served, declined or seen waiting, for a while after its
     /// end. Some of it is in the store, too: [`crate::history::read`].
-    pub fn ended(&self, request: RequestId) -> Option<Arc<Ended>> {
+    pub fn ended(&self, request: RequestId) -> Option<Arc<EndedRequest>> {
         self.history.get(request)
     }
 
-    /// None if the launcher has ended.
-    pub async fn status(&self) -> Option<Status> {
+    /// Returns the status of the launcher. None if it has ended.
+    pub async fn status(&self) -> Option<LauncherStatus> {
         self.ask(Query::Status).await
     }
 
-    /// Stops accepting requests within a scope. What is under way is finished; [`Handle::status`] tells what
-    /// remains. A drain is kept in the store until [`Handle::undrain`].
+    /// Stops accepting requests within a scope. Requests in progress are finished; [`LauncherHandle::status`] shows the
+    /// remaining ones. A drain is kept in the store until [`LauncherHandle::undrain`].
     pub async fn drain(&self, scope: DrainScope) -> Option<nodeyard_store::Result<()>> {
         self.ask(|answer| Query::Drain(scope, true, answer)).await
     }

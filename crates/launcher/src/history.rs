@@ -1,13 +1,12 @@
-//! What became of requests, for a while after they ended.
+//! The history of requests for some time after they ended.
 //!
-//! Most requests are served within moments and nobody ever asks about them, so they must cost nothing: they are
-//! kept in memory only, the last [`KEPT`] of them for [`KEPT_FOR`], and told by the launcher that served them.
-//! Those that somebody will ask about later, after a restart too, are also stored ([`archive`]): requests that
-//! failed, and those that took longer than [`SLOW`]. They are few where things go well. Where they are many they
-//! are written in batches behind the work, and what exceeds a batch is not stored.
+//! Most requests are served quickly and their history is never read, so it must be cheap: the last [`KEPT`] are kept
+//! in memory for [`KEPT_FOR`], by the launcher that served them. Requests that failed or took longer than [`SLOW`] are
+//! also stored ([`archive`]), so that they can be explained after a restart. They are written in batches in the
+//! background, and what exceeds a batch is not stored.
 //!
-//! What a request waited for is known only while it waits. So the dispatcher looks at those that wait every now and
-//! then ([`History::looked`]), a few at a time.
+//! What a request waits for is only known while it waits. So the dispatcher samples waiting requests periodically
+//! ([`History::sampled`]), a few at a time.
 
 mod archive;
 
@@ -17,7 +16,7 @@ use std::time::Duration;
 
 use nodeyard_model::{NodeRequest, RequestId, RequestState, Timestamp};
 use nodeyard_plan::PoolKey;
-use nodeyard_plan::explain::{End, Ended, Remark};
+use nodeyard_plan::explain::{EndedRequest, PoolMessage, RequestOutcome};
 use tokio::sync::mpsc;
 
 pub(crate) use archive::Archive;
@@ -31,25 +30,25 @@ const SLOW: Duration = Duration::from_secs(300);
 #[derive(Debug)]
 pub(crate) struct History {
     memory: Mutex<Memory>,
-    archive: mpsc::Sender<Arc<Ended>>,
+    archive: mpsc::Sender<Arc<EndedRequest>>,
 }
 
 #[derive(Debug, Default)]
 struct Memory {
     /// Of requests that exist.
     notes: HashMap<RequestId, Note>,
-    ended: HashMap<RequestId, Arc<Ended>>,
+    ended: HashMap<RequestId, Arc<EndedRequest>>,
     /// In the order of their ends.
     order: VecDeque<(Timestamp, RequestId)>,
 }
 
 #[derive(Debug, Default)]
 struct Note {
-    /// As it was when it was last looked at; only then is it worth telling that it was taken back.
+    /// The record at its last sample. Cancellations are reported only with one.
     record: Option<Arc<NodeRequest>>,
     accepted: Option<Timestamp>,
-    waited_for: Vec<Remark>,
-    declined: Vec<Remark>,
+    waited_for: Vec<PoolMessage>,
+    declined: Vec<PoolMessage>,
 }
 
 impl History {
@@ -62,7 +61,7 @@ impl History {
         (history, inbox)
     }
 
-    pub(crate) fn get(&self, id: RequestId) -> Option<Arc<Ended>> {
+    pub(crate) fn get(&self, id: RequestId) -> Option<Arc<EndedRequest>> {
         self.memory().ended.get(&id).cloned()
     }
 
@@ -71,13 +70,13 @@ impl History {
         self.memory().notes.keys().copied().collect()
     }
 
-    /// A pool begins to serve it.
+    /// Records that a pool begins to serve a request.
     pub(crate) fn accepted(&self, id: RequestId, now: Timestamp) {
         self.memory().notes.entry(id).or_default().accepted = Some(now);
     }
 
-    /// What the pools say while it waits.
-    pub(crate) fn looked(&self, id: RequestId, record: Arc<NodeRequest>, says: Vec<Remark>) {
+    /// Records the messages of the pools while a request waits.
+    pub(crate) fn sampled(&self, id: RequestId, record: Arc<NodeRequest>, says: Vec<PoolMessage>) {
         let mut memory = self.memory();
         let note = memory.notes.entry(id).or_default();
         note.record = Some(record);
@@ -92,7 +91,7 @@ impl History {
         launched: usize,
         now: Timestamp,
     ) {
-        let end = End::Fulfilled {
+        let end = RequestOutcome::Fulfilled {
             by: by.clone(),
             nodes: record.nodes.clone(),
             launched,
@@ -103,7 +102,7 @@ impl History {
         }
     }
 
-    /// A pool of ours has declined it, which may be its end.
+    /// Records a decline by a pool of ours, which may have failed the request.
     pub(crate) fn declined(
         &self,
         id: RequestId,
@@ -115,22 +114,22 @@ impl History {
         let mut memory = self.memory();
         let declined = &mut memory.notes.entry(id).or_default().declined;
         declined.retain(|remark| remark.pool != *by);
-        declined.push(Remark {
+        declined.push(PoolMessage {
             pool: by.clone(),
-            says: reason.to_owned(),
+            message: reason.to_owned(),
         });
         if record.state == RequestState::Failed {
-            let ended = memory.end(id, record, End::Failed, now);
+            let ended = memory.end(id, record, RequestOutcome::Failed, now);
             drop(memory);
             self.archive(ended);
         }
     }
 
-    /// Somebody else's pool was the last to decline it; they store it.
+    /// The last decline was by a pool of another launcher, which stores the history.
     pub(crate) fn failed(&self, id: RequestId, record: &NodeRequest, now: Timestamp) {
         let mut memory = self.memory();
         if !memory.ended.contains_key(&id) {
-            memory.end(id, record, End::Failed, now);
+            memory.end(id, record, RequestOutcome::Failed, now);
         }
     }
 
@@ -143,13 +142,13 @@ impl History {
         if let Some(record) = note.record.clone()
             && !memory.ended.contains_key(&id)
         {
-            memory.end(id, &record, End::Cancelled, now);
+            memory.end(id, &record, RequestOutcome::Cancelled, now);
         }
         memory.notes.remove(&id);
     }
 
-    /// If too many come at once, these are not stored.
-    fn archive(&self, ended: Arc<Ended>) {
+    /// Sends a history to the archive. It is dropped if the queue is full.
+    fn archive(&self, ended: Arc<EndedRequest>) {
         let _ = self.archive.try_send(ended);
     }
 
@@ -160,12 +159,18 @@ impl History {
 }
 
 impl Memory {
-    fn end(&mut self, id: RequestId, record: &NodeRequest, end: End, now: Timestamp) -> Arc<Ended> {
+    fn end(
+        &mut self,
+        id: RequestId,
+        record: &NodeRequest,
+        end: RequestOutcome,
+        now: Timestamp,
+    ) -> Arc<EndedRequest> {
         let nothing = Note::default();
         let note = self.notes.get(&id).unwrap_or(&nothing);
         let created = record.created_time.unwrap_or(now);
-        let accepted = note.accepted.filter(|_| end != End::Cancelled);
-        let ended = Arc::new(Ended {
+        let accepted = note.accepted.filter(|_| end != RequestOutcome::Cancelled);
+        let ended = Arc::new(EndedRequest {
             request: id,
             end,
             labels: record.labels.clone(),
@@ -233,7 +238,10 @@ mod tests {
         history.gone(id(1), at(6.0));
         let ended = history.get(id(1)).unwrap();
         assert_eq!((ended.waited, ended.worked), (2.0, Some(3.0)));
-        assert!(matches!(ended.end, End::Fulfilled { launched: 1, .. }));
+        assert!(matches!(
+            ended.end,
+            RequestOutcome::Fulfilled { launched: 1, .. }
+        ));
         assert!(archive.try_next().is_none());
         assert!(history.noted().is_empty());
     }
@@ -267,24 +275,31 @@ mod tests {
             at(2.0),
         );
         let stored = archive.try_next().unwrap();
-        assert_eq!(stored.end, End::Failed);
-        let says: Vec<&str> = stored.declined.iter().map(|remark| &*remark.says).collect();
+        assert_eq!(stored.end, RequestOutcome::Failed);
+        let says: Vec<&str> = stored
+            .declined
+            .iter()
+            .map(|message| &*message.message)
+            .collect();
         assert_eq!(says, ["full", "no image"]);
         assert_eq!(history.get(id(2)).unwrap(), stored);
     }
 
     #[test]
-    fn one_that_waited_and_was_taken_back_is_told() {
+    fn a_request_that_waited_and_was_cancelled_is_kept() {
         let (history, _archive) = History::new();
         let record = Arc::new(request(RequestState::Requested));
-        let says = vec![Remark {
+        let says = vec![PoolMessage {
             pool: pool(),
-            says: "no room".to_owned(),
+            message: "no room".to_owned(),
         }];
-        history.looked(id(1), record, says.clone());
+        history.sampled(id(1), record, says.clone());
         history.gone(id(1), at(9.0));
         let ended = history.get(id(1)).unwrap();
-        assert_eq!((&ended.end, &ended.waited_for), (&End::Cancelled, &says));
+        assert_eq!(
+            (&ended.end, &ended.waited_for),
+            (&RequestOutcome::Cancelled, &says)
+        );
         assert_eq!((ended.waited, ended.worked), (9.0, None));
         history.gone(id(2), at(9.0));
         assert!(history.get(id(2)).is_none());

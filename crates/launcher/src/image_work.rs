@@ -1,25 +1,25 @@
-//! How images are being made, as stewards tell below `/nodeyard/images`: what each reports, and how far jobs are.
+//! A view of the image work of stewards below `/nodeyard/images`: their reports and the progress of jobs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use nodeyard_model::ImageName;
 use nodeyard_model::layout::IMAGE_STATUS;
-use nodeyard_plan::images::{Progress, StewardReport};
+use nodeyard_plan::images::{ImageJobProgress, StewardReport};
 use nodeyard_store::TreePath;
 use nodeyard_store::view::{Change, Kind, Shape, View};
 
 /// What is known of the making of an image. The texts are names of records and good for nothing else.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum ImageWorkId {
-    Report(ImageName, Box<str>),
+    TaskReport(ImageName, Box<str>),
     Job(ImageName, Box<str>),
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum ImageWork {
-    Report(StewardReport),
-    Job(Progress),
+    TaskReport(StewardReport),
+    Job(ImageJobProgress),
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -40,7 +40,7 @@ impl Shape for ImageWorkShape {
         };
         let id = match (parts.next(), parts.next(), parts.next()) {
             (None | Some("stewards" | "jobs"), None, None) => return Kind::Directory,
-            (Some("stewards"), Some(name), None) => ImageWorkId::Report(image, name.into()),
+            (Some("stewards"), Some(name), None) => ImageWorkId::TaskReport(image, name.into()),
             (Some("jobs"), Some(name), None) => ImageWorkId::Job(image, name.into()),
             _ => return Kind::Nothing,
         };
@@ -57,7 +57,7 @@ impl Shape for ImageWorkShape {
         data: &[u8],
     ) -> Result<ImageWork, Box<dyn std::error::Error + Send + Sync>> {
         Ok(match id {
-            ImageWorkId::Report(..) => ImageWork::Report(serde_json::from_slice(data)?),
+            ImageWorkId::TaskReport(..) => ImageWork::TaskReport(serde_json::from_slice(data)?),
             ImageWorkId::Job(..) => ImageWork::Job(serde_json::from_slice(data)?),
         })
     }
@@ -70,7 +70,7 @@ impl Reports {
     pub(crate) fn of(view: &View<ImageWorkShape>) -> Self {
         let mut reports: BTreeMap<_, Vec<_>> = BTreeMap::new();
         view.for_each(|item| {
-            if let ImageWorkId::Report(image, _) = item.id {
+            if let ImageWorkId::TaskReport(image, _) = item.id {
                 reports.entry(image).or_default().push(item.value);
             }
         });
@@ -80,7 +80,7 @@ impl Reports {
     pub(crate) fn on(&self, image: &ImageName) -> Vec<&StewardReport> {
         let works = self.0.get(image).into_iter().flatten();
         let reports = works.filter_map(|work| match &**work {
-            ImageWork::Report(report) => Some(report),
+            ImageWork::TaskReport(report) => Some(report),
             ImageWork::Job(_) => None,
         });
         reports.collect()
@@ -94,7 +94,7 @@ pub(crate) fn reported_images(change: Change<ImageWorkId>) -> Change<ImageName> 
         Change::Ids(ids) => Change::Ids(
             ids.into_iter()
                 .filter_map(|id| match id {
-                    ImageWorkId::Report(image, _) => Some(image),
+                    ImageWorkId::TaskReport(image, _) => Some(image),
                     ImageWorkId::Job(..) => None,
                 })
                 .collect(),
@@ -110,7 +110,7 @@ mod tests {
     fn a_change_of_one_image_concerns_no_other() {
         let [one, other] = ["one", "other"].map(|image| image.parse::<ImageName>().unwrap());
         let ids = [
-            ImageWorkId::Report(one.clone(), "x".into()),
+            ImageWorkId::TaskReport(one.clone(), "x".into()),
             ImageWorkId::Job(other, "x.cloud".into()),
         ];
         let changed = reported_images(Change::Ids(ids.into()));
@@ -138,7 +138,7 @@ mod tests {
         };
         assert_eq!(
             kind("/debian/stewards/x"),
-            record(ImageWorkId::Report(image.clone(), "x".into()))
+            record(ImageWorkId::TaskReport(image.clone(), "x".into()))
         );
         assert_eq!(
             kind("/debian/jobs/x.cloud"),

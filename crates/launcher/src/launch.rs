@@ -1,7 +1,7 @@
-//! Launches one node: from a locked record that is about to be `building` to a machine that answers.
+//! Launches one node: from a locked record that is about to be `building` to a machine that responds.
 //!
-//! Everything that the cloud creates carries the node's id, and its own id is stored as soon as the driver reports it.
-//! So wherever a launch ends, the record is enough to find and delete what is left.
+//! Everything that the cloud creates carries the id of the node, and its own id is stored as soon as the driver
+//! reports it. So after a failure at any point the record is enough to find and delete the leftovers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use tracing::{debug, info, warn};
 use crate::context::Context;
 use crate::events::{LaunchAttempt, LaunchResult};
 use crate::provider::Provider;
-use crate::report::Report;
+use crate::report::TaskReport;
 
 /// How often a call of a driver is repeated that failed with [`ErrorClass::Retry`].
 const RETRY_LIMIT: u32 = 3;
@@ -35,7 +35,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(500);
 
 /// A node to launch, and the request it is for.
 #[derive(Debug)]
-pub(crate) struct Launch<'a> {
+pub(crate) struct NodeLaunch<'a> {
     pub(crate) ctx: &'a Context,
     pub(crate) provider: &'a Arc<Provider>,
     pub(crate) pool: &'a PoolName,
@@ -102,7 +102,7 @@ impl AttemptError {
         }
     }
 
-    /// Whether the image may be the cause. A cloud without room, or without an answer, is no evidence against it.
+    /// Returns whether the image may be the cause. A cloud without room, or that does not respond, is not.
     fn may_be_the_image(&self) -> bool {
         match self {
             Self::Driver(error) => {
@@ -113,7 +113,7 @@ impl AttemptError {
         }
     }
 
-    /// Whether another attempt would fail the same way.
+    /// Returns whether another attempt would fail the same way.
     fn is_final(&self) -> bool {
         match self {
             Self::Driver(error) => matches!(
@@ -126,7 +126,7 @@ impl AttemptError {
     }
 }
 
-impl Launch<'_> {
+impl NodeLaunch<'_> {
     /// Launches the node. Leaves the record `ready`, `failed` or `aborted`, and in every case locked.
     pub(crate) async fn run(&self, held: &mut Held<Node>) -> Result<(), LaunchError> {
         let attempts = self.provider.settings.launch_attempts;
@@ -137,7 +137,7 @@ impl Launch<'_> {
             let failure = match self.attempt(held, attempt == 1, deadline).await {
                 Ok(()) => {
                     self.measure(held, LaunchResult::Ready, begun);
-                    self.judge_image(held, None).await;
+                    self.check_image(held, None).await;
                     return Ok(());
                 }
                 Err(failure) => failure,
@@ -147,13 +147,13 @@ impl Launch<'_> {
                 return Err(error.into());
             }
             if failure.may_be_the_image() {
-                self.judge_image(held, Some(&failure)).await;
+                self.check_image(held, Some(&failure)).await;
             }
             warn!(
                 attempt,
                 attempts,
                 error = &failure as &dyn std::error::Error,
-                "launch failed"
+                "failed to launch node"
             );
             if failure.is_final() || attempt >= attempts {
                 let quota = failure.result() == LaunchResult::Quota;
@@ -221,7 +221,7 @@ impl Launch<'_> {
     }
 
     /// Counts the result of a launch for the build that it booted from, if that is one of ours.
-    async fn judge_image(&self, held: &Held<Node>, failure: Option<&AttemptError>) {
+    async fn check_image(&self, held: &Held<Node>, failure: Option<&AttemptError>) {
         let upload = held.value.image_id.as_deref();
         if let Some(RecordPath::Upload(key)) = upload.and_then(RecordPath::parse) {
             let reason = failure.map(coded);
@@ -311,7 +311,7 @@ impl Launch<'_> {
         let mut accept = || {
             if !std::mem::replace(&mut is_accepted, true) {
                 let request = self.request;
-                self.ctx.report(Report::LaunchAccepted { request });
+                self.ctx.report(TaskReport::LaunchAccepted { request });
             }
         };
         let created = loop {
@@ -557,8 +557,9 @@ fn describe(node: &mut Node, instance: Instance) {
 
 /// Merges two objects. `over` wins where both have a key.
 fn merge(under: &Opaque, over: &Opaque) -> Opaque {
-    type Object = BTreeMap<String, Opaque>;
-    let (Ok(mut merged), Ok(values)) = (under.decode::<Object>(), over.decode::<Object>()) else {
+    type JsonObject = BTreeMap<String, Opaque>;
+    let (Ok(mut merged), Ok(values)) = (under.decode::<JsonObject>(), over.decode::<JsonObject>())
+    else {
         let given = if over.is_null() { under } else { over };
         return given.clone();
     };

@@ -1,5 +1,5 @@
-//! The ids of pools in one run of a launcher. They are Nodepool's, with a mark by which records of Python launchers are
-//! told from our own.
+//! The ids of pools in one run of a launcher. They are in the format of Nodepool, with a mark that distinguishes them
+//! from those of Python launchers.
 
 use nodeyard_model::{LauncherId, PoolName, ProviderName};
 use uuid::Uuid;

@@ -1,6 +1,6 @@
-//! The launches under way in this process, with what their drivers report.
+//! The launches in progress in this process, with the progress that their drivers report.
 //!
-//! `explain` shows it; nothing here survives a restart.
+//! Used by `explain` only; not persistent.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,17 +10,17 @@ use nodeyard_model::NodeId;
 
 /// Cloning is cheap; clones share the launches.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Launches(Arc<Mutex<HashMap<NodeId, Progress>>>);
+pub(crate) struct ActiveLaunches(Arc<Mutex<HashMap<NodeId, Progress>>>);
 
 /// A launch under way, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Launching {
-    launches: Launches,
+    launches: ActiveLaunches,
     node: NodeId,
     progress: Progress,
 }
 
-impl Launches {
+impl ActiveLaunches {
     /// Adds the launch of a node, which no other launch is for.
     pub(crate) fn begin(&self, node: NodeId) -> Launching {
         let progress = Progress::default();

@@ -1,18 +1,18 @@
-//! The launcher: serves node requests, looks after nodes from launch to deletion, and cleans up.
+//! The launcher: serves node requests, manages nodes from launch to deletion, and cleans up.
 //!
 //! ```text
 //!             store ──views──►  dispatcher ──► plan (pure)
 //!                                │    ▲
 //!                        orders  │    │  reports
 //!                                ▼    │
-//!        serve a request · settle a node · recover a request · keep a roster · look at a cloud
+//!        serve a request · settle a node · recover a request · keep a roster · poll a cloud
 //!                │                 │                                │
 //!              store            drivers ────────────────────────► clouds
 //! ```
 //!
-//! The dispatcher owns the picture and decides; each piece of work is a task with private state. What a task may
+//! The dispatcher owns the scheduler and decides; everything else is a task with private state. What a task may
 //! write to a record is decided by [`nodeyard_plan::protocol`], on the record as it was read under its lock.
-//! Nothing is kept in memory that a restart would miss.
+//! No state in memory has to survive a restart.
 //!
 //! The launcher knows the traits of stores, drivers and scanners, never a concrete one.
 
@@ -60,10 +60,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 pub use error::{Error, StartError};
-pub use events::{Events, LaunchAttempt, LaunchResult, NoEvents};
-pub use handle::{DrainStatus, Handle, PoolStatus, Status};
+pub use events::{LaunchAttempt, LaunchResult, LauncherEvents, NoLauncherEvents};
+pub use handle::{DrainStatus, LauncherHandle, LauncherStatus, PoolStatus};
 pub use launch::AttemptError;
-pub use options::{Options, Timing};
+pub use options::{LauncherTiming, Options};
 pub use removal::delete_machine;
 
 use context::Context;
@@ -76,21 +76,21 @@ const END_LIMIT: Duration = Duration::from_secs(5);
 
 /// What a launcher works with.
 #[derive(Clone)]
-pub struct Parts {
+pub struct LauncherParts {
     pub tree: Arc<dyn Tree>,
-    /// Of the same store; others may look at them as well.
+    /// Views of the same store, which may be shared.
     pub views: Views,
     /// The configuration in force, and those that follow it.
     pub config: watch::Receiver<Arc<Config>>,
     pub drivers: DriverKinds,
     pub scanner: Arc<dyn Scanner>,
-    pub events: Arc<dyn Events>,
+    pub events: Arc<dyn LauncherEvents>,
     pub clock: Clock,
 }
 
-impl fmt::Debug for Parts {
+impl fmt::Debug for LauncherParts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Parts")
+        f.debug_struct("LauncherParts")
             .field("tree", &self.tree)
             .finish_non_exhaustive()
     }
@@ -99,7 +99,7 @@ impl fmt::Debug for Parts {
 #[derive(Debug)]
 pub struct Launcher {
     options: Options,
-    parts: Parts,
+    parts: LauncherParts,
     queries: mpsc::UnboundedReceiver<handle::Query>,
     ready: watch::Sender<bool>,
     history: Arc<History>,
@@ -107,12 +107,12 @@ pub struct Launcher {
 }
 
 impl Launcher {
-    pub fn new(options: Options, parts: Parts) -> (Self, Handle) {
+    pub fn new(options: Options, parts: LauncherParts) -> (Self, LauncherHandle) {
         let (sender, queries) = mpsc::unbounded_channel();
         let (ready, is_ready) = watch::channel(false);
         let (history, archive) = History::new();
         let history = Arc::new(history);
-        let handle = Handle {
+        let handle = LauncherHandle {
             ready: is_ready,
             queries: sender,
             history: Arc::clone(&history),
@@ -128,8 +128,8 @@ impl Launcher {
         (launcher, handle)
     }
 
-    /// Works until `shutdown`, or until the store is closed. The store stays open; whoever closes it ends what could not
-    /// be ended without it.
+    /// Runs until `shutdown`, or until the store is closed. The store is not closed here: closing it ends the
+    /// remaining locks and registrations.
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), Error> {
         let Self {
             options,

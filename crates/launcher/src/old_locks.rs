@@ -1,9 +1,8 @@
-//! The locks of requests that are gone.
+//! Removes the locks of deleted requests.
 //!
-//! A request's lock lies beside it, so that Zuul can delete the request without looking; nobody deletes the lock with
-//! it. It stays for hours, for those who still stand in line, and so there are as many as there were requests in that
-//! time. Each is looked at when it is new and when its time has come. In between, one question tells whether any came
-//! or went.
+//! The lock of a request is a separate node, so that Zuul can delete the request without it, and nothing else deletes
+//! it. It is kept for hours for its remaining contenders, so there are as many as there were requests in that time.
+//! Each is checked when it is new and when it is due. In between, one read shows whether any were added or removed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -77,11 +76,11 @@ async fn remove_one(
 ) -> Result<()> {
     match requests.get(id).await {
         Ok(None) => {}
-        // Whoever can read it may want the lock.
+        // Any reader may contend for the lock.
         Ok(Some(_)) | Err(Error::Malformed { .. }) => return Ok(()),
         Err(error) => return Err(error),
     }
-    // Somebody may have removed it, and somebody else may have made it again.
+    // It may have been removed and created again meanwhile.
     match requests.lock_dir(id).await? {
         Some(stat) if is_old(Timestamp::from_millis(stat.mtime)) => {
             requests.delete_lock_dir(id).await

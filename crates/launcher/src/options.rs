@@ -12,13 +12,13 @@ pub struct Options {
     pub fqdn: Box<str>,
     /// The version in the registry of components.
     pub version: Box<str>,
-    pub timing: Timing,
+    pub timing: LauncherTiming,
     pub policy: Policy,
 }
 
 /// Limits, pauses before retries, and intervals of what happens without an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Timing {
+pub struct LauncherTiming {
     /// Between two passes over all requests and pools.
     pub pass: Duration,
     /// Between two clean-ups of leaks, abandoned requests and old locks.
@@ -41,7 +41,7 @@ pub struct Timing {
     pub delete_limit: Duration,
 }
 
-impl Default for Timing {
+impl Default for LauncherTiming {
     fn default() -> Self {
         Self {
             pass: Duration::from_secs(30),

@@ -1,4 +1,4 @@
-//! A running provider: its driver, its pools, and what its cloud says about their labels.
+//! A running provider: its driver, its pools, and the state of their labels in its cloud.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -11,7 +11,9 @@ use nodeyard_driver_common::{
 };
 use nodeyard_model::{ImageName, ImageUpload, UploadKey, UploadState};
 use nodeyard_model::{Label, LauncherId, Limits, PoolName, ProviderName, Resources};
-use nodeyard_plan::{LabelSetup, PoolKey, PoolSetup, ProviderSetup, Readiness, Supply, Zone};
+use nodeyard_plan::{
+    LabelReadiness, LabelSetup, PoolKey, PoolSetup, ProviderSetup, Supply, ZoneName,
+};
 use nodeyard_store::registry::{ImageId, ImageRecord, ImageShape};
 use nodeyard_store::view::{Change, View};
 
@@ -57,17 +59,17 @@ pub(crate) struct Pool {
     /// Identifies this pool in records; another one in every generation.
     pub(crate) id: LauncherId,
     labels: BTreeMap<Label, LabelSetup>,
-    zones: Vec<Zone>,
+    zones: Vec<ZoneName>,
 }
 
 impl Pool {
-    /// Whether the label worked when the provider started.
+    /// Returns whether the label worked when the provider started.
     pub(crate) fn is_sound(&self, label: &Label) -> bool {
         let setup = self.labels.get(label);
         setup.is_some_and(|setup| {
             matches!(
                 setup.readiness,
-                Readiness::Ready | Readiness::ImageMissing { .. }
+                LabelReadiness::Ready | LabelReadiness::ImageMissing { .. }
             )
         })
     }
@@ -119,7 +121,7 @@ impl Provider {
                 id: launcher_id::generate(&options.fqdn, &key.provider, &key.pool),
                 key,
                 labels,
-                zones: zones.iter().map(|zone| Zone::from(&**zone)).collect(),
+                zones: zones.iter().map(|zone| ZoneName::from(&**zone)).collect(),
             };
             pools.insert(pool.clone(), pool_run);
         }
@@ -151,7 +153,7 @@ impl Provider {
         let kind = kinds.get(&config)?;
         let settings = kind.settings().map_err(StartError::Settings)?;
         let label = LabelSetup {
-            readiness: Readiness::Unreachable {
+            readiness: LabelReadiness::Unreachable {
                 reason: reason.into(),
             },
             ..LabelSetup::launched(Resources::default())
@@ -231,9 +233,9 @@ impl Provider {
                 let mut setup = setup.clone();
                 let image = settings.labels.get(label).map(|label| &label.image);
                 if let Some(ImageSettings::Managed(image)) = image
-                    && setup.readiness == Readiness::Ready
+                    && setup.readiness == LabelReadiness::Ready
                 {
-                    setup.readiness = Readiness::ImageMissing {
+                    setup.readiness = LabelReadiness::ImageMissing {
                         image: image.as_str().into(),
                         reason: None,
                         pending: None,
@@ -295,7 +297,7 @@ async fn setup(
     };
     let mut setup = LabelSetup {
         cost: Resources::default(),
-        readiness: Readiness::Ready,
+        readiness: LabelReadiness::Ready,
         supply,
         bound: false,
     };
@@ -312,15 +314,15 @@ async fn setup(
     Ok(setup)
 }
 
-/// Returns how much one machine of a label uses. The inner error is a [`Readiness::Broken`]: the cloud lacks what the
+/// Returns how much one machine of a label uses. The inner error is a [`LabelReadiness::Broken`]: the cloud lacks what the
 /// label asks for.
 pub(crate) async fn sound_cost(
     machines: &dyn Machines,
     pool: &PoolName,
     label: &Label,
-) -> Result<Result<Resources, Readiness>, driver::Error> {
+) -> Result<Result<Resources, LabelReadiness>, driver::Error> {
     match machines.cost(pool, label).await {
-        Err(error) if error.class() == ErrorClass::Permanent => Ok(Err(Readiness::Broken {
+        Err(error) if error.class() == ErrorClass::Permanent => Ok(Err(LabelReadiness::Broken {
             reason: error.to_string().into(),
         })),
         cost => cost.map(Ok),
@@ -333,13 +335,13 @@ pub(crate) async fn cloud_readiness(
     pool: &PoolName,
     label: &Label,
     settings: &LabelSettings,
-) -> Result<Readiness, driver::Error> {
+) -> Result<LabelReadiness, driver::Error> {
     let ImageSettings::Cloud(image) = &settings.image else {
-        return Ok(Readiness::Ready);
+        return Ok(LabelReadiness::Ready);
     };
     Ok(match machines.readiness(pool, label).await? {
-        driver::Readiness::Ready => Readiness::Ready,
-        driver::Readiness::NotReady(reason) => Readiness::ImageMissing {
+        driver::Readiness::Ready => LabelReadiness::Ready,
+        driver::Readiness::NotReady(reason) => LabelReadiness::ImageMissing {
             image: (&**image).into(),
             reason: Some(reason.into()),
             pending: None,

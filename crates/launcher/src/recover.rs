@@ -1,7 +1,7 @@
-//! A pending request whose launcher is gone: its nodes are taken back, then it waits again.
+//! Recovers a pending request whose launcher died: resets its nodes, then requeues it.
 //!
-//! Whether its launcher is gone shows in the lock of the request, so the work waits until that is released. It ends early
-//! when the request is seen not to be pending any more.
+//! The lock of the request shows whether its launcher is alive, so recovery waits until the lock is released. It ends
+//! early when the request is seen not to be pending any more.
 
 use std::sync::Arc;
 
@@ -16,10 +16,10 @@ use tracing::{debug, info};
 
 use crate::commit::{commit, set_node, set_request, unlock};
 use crate::context::Context;
-use crate::report::{Recovered, Report};
+use crate::report::{Recovered, TaskReport};
 
 /// The result of one attempt.
-enum Progress {
+enum RecoveryStep {
     Done,
     /// Another contender holds this lock.
     Blocked(Lock),
@@ -39,12 +39,12 @@ pub(crate) async fn run(ctx: Context, request: RequestId, cancelled: Cancellatio
             Recovered::Again
         }
     };
-    ctx.report(Report::Recovered { request, outcome });
+    ctx.report(TaskReport::Recovered { request, outcome });
 }
 
 async fn recover(ctx: &Context, id: RequestId) -> Result<()> {
     let tree = &**ctx.registry.tree();
-    while let Progress::Blocked(lock) = ext::persist(tree, || attempt(ctx, id)).await? {
+    while let RecoveryStep::Blocked(lock) = ext::persist(tree, || attempt(ctx, id)).await? {
         debug!(request = %id, lock = %lock.dir(), "waiting for lock to recover request");
         ext::persist(tree, || lock.released()).await?;
         if !ext::persist(tree, || is_pending(ctx, id)).await? {
@@ -54,7 +54,7 @@ async fn recover(ctx: &Context, id: RequestId) -> Result<()> {
     Ok(())
 }
 
-/// Whoever had the lock may have finished the request.
+/// Returns whether the request is still pending. The previous lock holder may have finished it.
 async fn is_pending(ctx: &Context, id: RequestId) -> Result<bool> {
     match ctx.registry.requests().get(id).await? {
         Some(stored) if stored.value.state == RequestState::Pending => return Ok(true),
@@ -64,27 +64,27 @@ async fn is_pending(ctx: &Context, id: RequestId) -> Result<bool> {
     Ok(false)
 }
 
-async fn attempt(ctx: &Context, id: RequestId) -> Result<Progress> {
+async fn attempt(ctx: &Context, id: RequestId) -> Result<RecoveryStep> {
     let requests = ctx.registry.requests();
     let held = match requests.lock(id, Patience::None).await? {
         Attempt::Held(held) => *held,
-        Attempt::Busy => return Ok(Progress::Blocked(requests.lock_of(id)?)),
-        Attempt::Gone => return Ok(Progress::Done),
+        Attempt::Busy => return Ok(RecoveryStep::Blocked(requests.lock_of(id)?)),
+        Attempt::Gone => return Ok(RecoveryStep::Done),
     };
-    let Ok(waiting) = protocol::request::put_back(Some(&held.value), ctx.clock.now()) else {
+    let Ok(waiting) = protocol::request::requeue(Some(&held.value), ctx.clock.now()) else {
         held.guard.release().await?;
-        return Ok(Progress::Done);
+        return Ok(RecoveryStep::Done);
     };
-    // Whoever had the lock wrote its last records before it lost it; they may not have come to us yet.
+    // The previous lock holder wrote its last records before it lost the lock; they may not be in the view yet.
     ctx.nodes.synced().await?;
     let nodes = allocated_to(ctx, id).await?;
     for node in &nodes {
-        if !take_back(ctx, id, *node).await? {
+        if !reset_node(ctx, id, *node).await? {
             held.guard.release().await?;
-            return Ok(Progress::Blocked(ctx.registry.nodes().lock_of(*node)?));
+            return Ok(RecoveryStep::Blocked(ctx.registry.nodes().lock_of(*node)?));
         }
     }
-    // Whoever plans the request next should see the nodes that are free again.
+    // The next launcher to plan the request should see the free nodes.
     ctx.nodes.synced().await?;
     let ops = vec![
         set_request(id, &waiting, held.stat.version)?,
@@ -93,23 +93,23 @@ async fn attempt(ctx: &Context, id: RequestId) -> Result<Progress> {
     let outcomes = commit(&held.guard, ops).await?;
     held.guard.forget();
     info!(request = %id, nodes = nodes.len(), "requeued request abandoned by its launcher");
-    // In the view at once: as long as it looks pending, it looks left behind.
+    // Update the view at once: as long as it looks pending, it looks abandoned.
     match outcomes.as_deref() {
         Some([OpOutcome::Set(stat), ..]) => ctx.requests.wrote(id, Arc::new(waiting), *stat),
         _ => ctx.requests.synced().await?,
     }
-    Ok(Progress::Done)
+    Ok(RecoveryStep::Done)
 }
 
-/// Asks the dispatcher, which has an index, and looks at all changes so far before it answers.
+/// Returns the nodes of a request from the index of the dispatcher, which processes all changes so far first.
 async fn allocated_to(ctx: &Context, request: RequestId) -> Result<Vec<NodeId>> {
     let (answer, nodes) = oneshot::channel();
-    ctx.report(Report::NodesOf { request, answer });
+    ctx.report(TaskReport::NodesOf { request, answer });
     nodes.await.map_err(|_| Error::Closed)
 }
 
-/// False if somebody has the node's lock.
-async fn take_back(ctx: &Context, request: RequestId, id: NodeId) -> Result<bool> {
+/// Resets a node of the request. Returns false if its lock is held.
+async fn reset_node(ctx: &Context, request: RequestId, id: NodeId) -> Result<bool> {
     let held = match ctx.registry.nodes().lock(id, Patience::None).await? {
         Attempt::Held(held) => *held,
         Attempt::Busy => return Ok(false),

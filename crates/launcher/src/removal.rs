@@ -1,5 +1,5 @@
-//! Deletes what a cloud has of a node, including the machine of a Python launcher that was killed before it stored the
-//! machine's id.
+//! Deletes the resources of a node in a cloud, including the machine of a Python launcher that was killed before it
+//! stored the id of the machine.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ fn is_of_nodeyard(node: &Node) -> bool {
     node.launcher.as_ref().is_some_and(launcher_id::is_nodeyard)
 }
 
-/// Whether a Python launcher created the machine for the node: it has Nodepool's tags, and no system id.
+/// Returns whether a Python launcher created the machine for the node: it has Nodepool's tags, and no system id.
 fn is_of_python(machine: &Resource, id: NodeId, node: &Node) -> bool {
     let tags = &machine.tags;
     machine.kind == ResourceKind::INSTANCES

@@ -1,12 +1,12 @@
-//! What the pieces of work tell the dispatcher.
+//! Reports of tasks to the dispatcher.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use nodeyard_driver::Resource;
 use nodeyard_model::{Label, Limits, NodeId, PoolName, ProviderName, RequestId};
-use nodeyard_plan::verdict::Sum;
-use nodeyard_plan::{Readiness, Zone};
+use nodeyard_plan::verdict::QuotaShortage;
+use nodeyard_plan::{LabelReadiness, ZoneName};
 use tokio::sync::oneshot;
 
 use crate::error::StartError;
@@ -14,26 +14,29 @@ use crate::old_locks::OldLocks;
 use crate::provider::Provider;
 
 #[derive(Debug)]
-pub(crate) enum Report {
+pub(crate) enum TaskReport {
     /// The work on a request has ended.
-    Served { request: RequestId, outcome: Served },
+    Served {
+        request: RequestId,
+        outcome: ServeOutcome,
+    },
     /// The cloud makes a machine for a request.
     LaunchAccepted { request: RequestId },
-    /// The cloud says that its quota is used up, whatever we have counted.
+    /// The cloud refused a launch because its quota is used up.
     LaunchRefused { request: RequestId },
     /// A request that was accepted needs these again.
     Lacking {
         request: RequestId,
         missing: Vec<Label>,
-        zone: Option<Zone>,
+        zone: Option<ZoneName>,
     },
     /// Whether a node that was recorded just now exceeds a limit, or one that was allocated that of its tenant.
-    IsTooMuch {
+    ExceedsLimit {
         node: NodeId,
         launched: bool,
-        answer: oneshot::Sender<Option<Sum>>,
+        answer: oneshot::Sender<Option<QuotaShortage>>,
     },
-    /// Whether all our pools are seen by everybody, so that a request may be declined.
+    /// Asks whether all our pools are registered, so that a request may be declined.
     IsComplete(oneshot::Sender<bool>),
     /// The work on a node has ended.
     Settled { node: NodeId, outcome: Settled },
@@ -57,10 +60,10 @@ pub(crate) enum Report {
     /// A provider's cloud was polled.
     Inventory(Box<Inventory>),
     /// Which requests for ready nodes have gone, as far as requests are seen now.
-    Departed(oneshot::Sender<BTreeSet<RequestId>>),
+    RemovedMinReady(oneshot::Sender<BTreeSet<RequestId>>),
     /// Which ready nodes are missing, now that the nodes of these requests have been seen.
     Missing {
-        departed: BTreeSet<RequestId>,
+        removed_min_ready: BTreeSet<RequestId>,
         answer: oneshot::Sender<Vec<Label>>,
     },
     /// Ready nodes were asked for.
@@ -70,11 +73,11 @@ pub(crate) enum Report {
         request: RequestId,
         ended: nodeyard_store::Result<()>,
     },
-    /// Old locks were deleted; what was seen of the others saves the next round a look.
+    /// Old locks were deleted. The state of the others saves the next round a read.
     CleanedUp(OldLocks),
 }
 
-/// The error of work that panicked.
+/// Returns the error of a task that panicked.
 pub(crate) fn panicked() -> nodeyard_store::Error {
     nodeyard_store::Error::Backend {
         context: "the task panicked".to_owned(),
@@ -88,10 +91,10 @@ pub(crate) struct Inventory {
     pub(crate) provider: Arc<Provider>,
     pub(crate) limits: Option<Limits>,
     pub(crate) resources: Option<Vec<Resource>>,
-    pub(crate) readiness: Vec<(PoolName, Label, Readiness)>,
+    pub(crate) readiness: Vec<(PoolName, Label, LabelReadiness)>,
     /// A broken label works now.
     pub(crate) mended: bool,
-    pub(crate) zones: Vec<(PoolName, Vec<Zone>)>,
+    pub(crate) zones: Vec<(PoolName, Vec<ZoneName>)>,
 }
 
 impl Inventory {
@@ -108,26 +111,26 @@ impl Inventory {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Served {
+pub(crate) enum ServeOutcome {
     Fulfilled,
     Declined,
     /// Declined, because the cloud did not make a machine.
     LaunchFailed,
-    /// It waits again, for any pool.
-    PutBack,
+    /// It was requeued for any pool.
+    Requeued,
     /// The requestor has deleted it.
     Gone,
-    /// Somebody else has it, or it cannot be served as planned.
-    NotAsPlanned,
-    /// The store went away; somebody will recover it.
+    /// Another contender holds it, or it cannot be served as planned.
+    Conflict,
+    /// The connection to the store was lost; the request will be recovered.
     Lost,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Settled {
-    /// Nothing is left to be done.
+    /// Nothing is left to do.
     Done,
-    /// Somebody had its lock, or the connection to the store was lost.
+    /// Its lock was held, or the connection to the store was lost.
     Busy,
     Failed,
 }

@@ -1,11 +1,11 @@
-//! Keeps a ready node for every place of a driver that does not launch.
+//! Keeps a ready node registered for every place of a driver that does not launch.
 //!
-//! One launcher at a time does this for a provider: whoever holds the provider's lock below `/nodeyard`. A place is
-//! taken as long as any record names it, whatever its state; when the record goes, the machine is looked at
-//! and a new record made. A machine that does not answer is looked at again later.
+//! One launcher at a time does this per provider, the one that holds the roster lock of the provider below
+//! `/nodeyard`. A place is occupied while any record names it, in any state. When the record is deleted, the machine
+//! is inspected and a new record made. An unreachable machine is inspected again later.
 //!
-//! A malformed record takes the place that it took before, or the first that fits what can be read of it; one that does
-//! not even say its provider takes none.
+//! A malformed record occupies its previous place, or the first that matches its readable parts; one without a
+//! readable provider occupies none.
 
 mod remains;
 
@@ -19,7 +19,7 @@ use nodeyard_driver::{Identity, Place, Sighting};
 use nodeyard_model::{
     ConnectionPort, LauncherId, Node, NodeId, NodeState, Opaque, Record as _, layout,
 };
-use nodeyard_plan::protocol::node::Seen;
+use nodeyard_plan::protocol::node::ObservedState;
 use nodeyard_store::lock::LockGuard;
 use nodeyard_store::registry::{NodeShape, Patience};
 use nodeyard_store::view::{Change, Changes, Item};
@@ -35,10 +35,10 @@ use crate::provider::Provider;
 use crate::settle;
 use remains::Remains;
 
-/// What Nodepool calls the launcher of nodes that nobody launched.
+/// The launcher name that Nodepool uses for nodes of static machines.
 const LAUNCHER: &str = "static driver";
 
-/// Works until `ended`.
+/// Runs until `ended`.
 pub(crate) async fn run(ctx: Context, provider: Arc<Provider>, ended: CancellationToken) {
     let work = async {
         loop {
@@ -81,8 +81,8 @@ async fn keep(ctx: &Context, provider: &Arc<Provider>) -> Result<()> {
     result
 }
 
-/// Which place: an index into the driver's list.
-type Index = usize;
+/// The index of a place in the list of the driver.
+type PlaceIndex = usize;
 
 struct Keeper<'a> {
     ctx: &'a Context,
@@ -90,27 +90,27 @@ struct Keeper<'a> {
     guard: &'a LockGuard,
     changes: Changes<NodeId>,
     places: &'a [Place],
-    index: HashMap<(Identity, i64), Index>,
+    index: HashMap<(Identity, i64), PlaceIndex>,
     /// The records of each place.
     taken: Vec<BTreeSet<NodeId>>,
-    node_place: HashMap<NodeId, Index>,
-    /// Places that are looked at, or will be later.
-    looking: HashSet<Index>,
-    looks: FuturesUnordered<BoxFuture<'a, Look>>,
-    /// Free places to look at.
-    vacant: BTreeSet<Index>,
-    /// Nodes for which the configuration has no place.
+    node_place: HashMap<NodeId, PlaceIndex>,
+    /// Places with an inspection in progress or scheduled.
+    registering: HashSet<PlaceIndex>,
+    work: FuturesUnordered<BoxFuture<'a, RosterEvent>>,
+    /// Free places to inspect.
+    vacant: BTreeSet<PlaceIndex>,
+    /// Nodes without a place in the configuration.
     surplus: BTreeSet<NodeId>,
-    /// Free nodes that the configuration describes otherwise.
+    /// Free nodes that differ from the configuration.
     outdated: BTreeSet<NodeId>,
-    complaints: HashSet<Index>,
+    warned: HashSet<PlaceIndex>,
 }
 
-/// A look at a machine has ended.
-enum Look {
-    Registered(Index, NodeId),
-    Failed(Index, nodeyard_driver::Error),
-    Pause(Index),
+/// The result of an inspection or a pause.
+enum RosterEvent {
+    Registered(PlaceIndex, NodeId),
+    Failed(PlaceIndex, nodeyard_driver::Error),
+    Pause(PlaceIndex),
     Updated,
     Store(Error),
 }
@@ -140,47 +140,47 @@ impl<'a> Keeper<'a> {
             index: index.collect(),
             taken: vec![BTreeSet::new(); places.len()],
             node_place: HashMap::new(),
-            looking: HashSet::new(),
-            looks: FuturesUnordered::new(),
+            registering: HashSet::new(),
+            work: FuturesUnordered::new(),
             vacant: (0..places.len()).collect(),
             surplus: BTreeSet::new(),
             outdated: BTreeSet::new(),
-            complaints: HashSet::new(),
+            warned: HashSet::new(),
         }
     }
 
     async fn run(mut self) -> Result<()> {
-        self.count_all();
+        self.update_all();
         loop {
-            self.begin_looks();
-            self.let_go();
+            self.start_registrations();
+            self.retire_surplus();
             tokio::select! {
                 change = self.changes.next() => match change {
-                    Some(Change::Ids(ids)) => ids.into_iter().for_each(|id| self.count(id)),
-                    Some(Change::Everything) => self.count_all(),
+                    Some(Change::Ids(ids)) => ids.into_iter().for_each(|id| self.update_node(id)),
+                    Some(Change::Everything) => self.update_all(),
                     None => return Err(Error::Closed),
                 },
-                Some(look) = self.looks.next() => self.looked(look)?,
+                Some(event) = self.work.next() => self.handle_event(event)?,
                 () = self.guard.lost() => return Ok(()),
             }
         }
     }
 
-    fn count_all(&mut self) {
+    fn update_all(&mut self) {
         let mut ids: BTreeSet<NodeId> = self.node_place.keys().copied().collect();
         ids.extend(self.surplus.iter().copied());
         self.ctx.nodes.for_each(|node| {
             ids.insert(node.id);
         });
-        ids.into_iter().for_each(|id| self.count(id));
-        // Which place a malformed one takes depends on those that the others name.
+        ids.into_iter().for_each(|id| self.update_node(id));
+        // The place of a malformed record depends on the places of the others.
         for flaw in self.ctx.nodes.flaws() {
-            self.count(flaw.id);
+            self.update_node(flaw.id);
         }
     }
 
-    /// Brings what we know of one node up to date.
-    fn count(&mut self, id: NodeId) {
+    /// Updates the place and the classification of one node.
+    fn update_node(&mut self, id: NodeId) {
         let ours = |node: &Node| node.provider.as_ref() == Some(&self.provider.name);
         let place = match self.ctx.nodes.get(&id).map(|item| item.value) {
             Some(node) if ours(&node) => self.place_of(id, &node),
@@ -214,13 +214,13 @@ impl<'a> Keeper<'a> {
         let others = others.filter_map(|index| self.taken.get(index));
         let affected: BTreeSet<NodeId> = others.flatten().copied().chain([id]).collect();
         for id in affected {
-            self.judge(id);
+            self.classify(id);
         }
     }
 
-    /// Whether an idle node has to go, or to be described anew. Of several records for one place one stays: the one
-    /// that is in use, else the oldest.
-    fn judge(&mut self, id: NodeId) {
+    /// Classifies an idle node as surplus or outdated. Of several records for one place one is kept: the one in use,
+    /// else the oldest.
+    fn classify(&mut self, id: NodeId) {
         self.surplus.remove(&id);
         self.outdated.remove(&id);
         let Some(node) = self.ctx.nodes.get(&id) else {
@@ -240,18 +240,18 @@ impl<'a> Keeper<'a> {
             let other = self.ctx.nodes.get(other);
             other.is_some_and(|other| is_used(&other.value))
         };
-        let mut legible = taken
+        let mut readable = taken
             .iter()
             .filter(|other| self.ctx.nodes.get(other).is_some());
-        if legible.next() != Some(&id) || taken.iter().any(busy) {
+        if readable.next() != Some(&id) || taken.iter().any(busy) {
             self.surplus.insert(id);
-        } else if !agrees(&node.value, place, self.attributes(place)) {
+        } else if !is_up_to_date(&node.value, place, self.attributes(place)) {
             self.outdated.insert(id);
         }
     }
 
-    /// The place a record names. One without a slot takes the first that is free.
-    fn place_of(&self, id: NodeId, node: &Node) -> Option<Index> {
+    /// Returns the place that a record names. A record without a slot gets the first free one.
+    fn place_of(&self, id: NodeId, node: &Node) -> Option<PlaceIndex> {
         let machine = identity(node)?;
         if let Some(slot) = node.slot {
             return self.index.get(&(machine, slot)).copied();
@@ -260,14 +260,14 @@ impl<'a> Keeper<'a> {
             return Some(*place);
         }
         let mut places = self.places.iter().enumerate();
-        let free = |index: Index| self.taken.get(index).is_some_and(BTreeSet::is_empty);
+        let free = |index: PlaceIndex| self.taken.get(index).is_some_and(BTreeSet::is_empty);
         places
             .find(|(index, place)| place.machine == machine && free(*index))
             .map(|(index, _)| index)
     }
 
-    /// The place that a malformed record took when it could be read, or one that it may have.
-    fn place_of_malformed(&self, id: NodeId, data: &[u8]) -> Option<Index> {
+    /// Returns the place of a malformed record: the previous one, or one that matches.
+    fn place_of_malformed(&self, id: NodeId, data: &[u8]) -> Option<PlaceIndex> {
         if let Some(place) = self.node_place.get(&id) {
             return Some(*place);
         }
@@ -287,21 +287,21 @@ impl<'a> Keeper<'a> {
         pool.map_or(&NULL, |pool| &pool.attributes)
     }
 
-    fn begin_looks(&mut self) {
+    fn start_registrations(&mut self) {
         // The slots of a machine are registered in their order.
         let mut previous: HashMap<&Identity, oneshot::Receiver<()>> = HashMap::new();
         for index in std::mem::take(&mut self.vacant) {
             let Some(place) = self.places.get(index) else {
                 continue;
             };
-            if self.looking.insert(index) {
+            if self.registering.insert(index) {
                 let (registered, next) = oneshot::channel();
                 let turn = RegistrationTurn {
                     previous: previous.insert(&place.machine, next),
                     _registered: registered,
                 };
                 let work = register(self.ctx, self.provider, self.guard, (index, place), turn);
-                self.looks.push(Box::pin(work));
+                self.work.push(Box::pin(work));
             }
         }
         for id in std::mem::take(&mut self.outdated) {
@@ -310,13 +310,13 @@ impl<'a> Keeper<'a> {
                 .get(&id)
                 .and_then(|index| self.places.get(*index));
             if let Some(place) = place {
-                self.looks
+                self.work
                     .push(Box::pin(update(self.ctx, self.provider, id, place)));
             }
         }
     }
 
-    fn let_go(&mut self) {
+    fn retire_surplus(&mut self) {
         for id in std::mem::take(&mut self.surplus) {
             let Some(seen) = as_ready(self.ctx, id) else {
                 continue;
@@ -326,17 +326,17 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    fn looked(&mut self, look: Look) -> Result<()> {
-        match look {
-            Look::Registered(index, id) => {
-                self.looking.remove(&index);
-                self.complaints.remove(&index);
-                self.count(id);
-                self.look_again(index);
+    fn handle_event(&mut self, event: RosterEvent) -> Result<()> {
+        match event {
+            RosterEvent::Registered(index, id) => {
+                self.registering.remove(&index);
+                self.warned.remove(&index);
+                self.update_node(id);
+                self.recheck_vacant(index);
             }
-            Look::Failed(index, error) => {
+            RosterEvent::Failed(index, error) => {
                 if let Some(place) = self.places.get(index)
-                    && self.complaints.insert(index)
+                    && self.warned.insert(index)
                 {
                     warn!(
                         machine = %place.machine,
@@ -345,40 +345,40 @@ impl<'a> Keeper<'a> {
                     );
                 }
                 let until = Instant::now() + self.ctx.timing.start_retry;
-                self.looks.push(Box::pin(async move {
+                self.work.push(Box::pin(async move {
                     sleep_until(until).await;
-                    Look::Pause(index)
+                    RosterEvent::Pause(index)
                 }));
             }
-            Look::Pause(index) => {
-                self.looking.remove(&index);
-                self.look_again(index);
+            RosterEvent::Pause(index) => {
+                self.registering.remove(&index);
+                self.recheck_vacant(index);
             }
-            Look::Updated => {}
-            Look::Store(error) => return Err(error),
+            RosterEvent::Updated => {}
+            RosterEvent::Store(error) => return Err(error),
         }
         Ok(())
     }
 
-    /// A place may have become free while it was looked at.
-    fn look_again(&mut self, index: Index) {
+    /// Marks a place as vacant if it became free during its inspection.
+    fn recheck_vacant(&mut self, index: PlaceIndex) {
         if self.taken.get(index).is_some_and(BTreeSet::is_empty) {
             self.vacant.insert(index);
         }
     }
 }
 
-/// What an idle node is taken for when it is to go.
-fn as_ready(ctx: &Context, id: NodeId) -> Option<Seen> {
+/// Returns the observed state of an idle node that is to be deleted.
+fn as_ready(ctx: &Context, id: NodeId) -> Option<ObservedState> {
     let node = ctx.nodes.get(&id)?;
-    Some(Seen::ready(node.value.state_time))
+    Some(ObservedState::ready(node.value.state_time))
 }
 
 fn is_idle(node: &Item<NodeShape>) -> bool {
     node.value.state == NodeState::Ready && node.value.allocated_to.is_none() && !node.locked
 }
 
-/// Somebody has it, or will have it in a moment.
+/// Returns whether a node is in use or about to be.
 fn is_used(node: &Node) -> bool {
     match node.state {
         NodeState::InUse | NodeState::Hold | NodeState::Testing => true,
@@ -390,7 +390,7 @@ fn is_used(node: &Node) -> bool {
 async fn inspect(provider: &Provider, place: &Place) -> Result<Sighting, nodeyard_driver::Error> {
     match provider.driver.roster() {
         Some(roster) => roster.inspect(place).await,
-        None => Err(nodeyard_driver::Error::unsupported("look at machines")),
+        None => Err(nodeyard_driver::Error::unsupported("inspect machines")),
     }
 }
 
@@ -406,12 +406,12 @@ async fn register(
     ctx: &Context,
     provider: &Provider,
     guard: &LockGuard,
-    (index, place): (Index, &Place),
+    (index, place): (PlaceIndex, &Place),
     mut turn: RegistrationTurn,
-) -> Look {
+) -> RosterEvent {
     let sighting = match inspect(provider, place).await {
         Ok(sighting) => sighting,
-        Err(error) => return Look::Failed(index, error),
+        Err(error) => return RosterEvent::Failed(index, error),
     };
     if let Some(previous) = turn.previous.take() {
         let _dropped = previous.await;
@@ -420,7 +420,7 @@ async fn register(
     node.set_state(NodeState::Ready, ctx.clock.now());
     describe(&mut node, provider, place, sighting);
     let created = async {
-        // Through the guard: whoever keeps this roster next does not see a record of ours appear later.
+        // Through the guard, so that no record of ours appears after another launcher holds the roster lock.
         let path = TreePath::new(layout::NODES)?.unnamed_child();
         let data = Bytes::from(node.to_json());
         let created = guard
@@ -434,18 +434,18 @@ async fn register(
             info!(node = %id, machine = %place.machine, slot = place.slot, "registered node");
             ctx.nodes.wrote(id, Arc::new(node), stat);
             prepare_lock(ctx, guard, id);
-            Look::Registered(index, id)
+            RosterEvent::Registered(index, id)
         }
-        Ok((Err(_), _)) => Look::Store(Error::Closed),
-        Err(error) => Look::Store(error),
+        Ok((Err(_), _)) => RosterEvent::Store(Error::Closed),
+        Err(error) => RosterEvent::Store(error),
     }
 }
 
-/// Makes the directory of a node's lock before anybody waits for it.
+/// Creates the lock directory of a node in advance.
 fn prepare_lock(ctx: &Context, guard: &LockGuard, id: NodeId) {
     let (tree, stopped) = (Arc::clone(guard.tree()), ctx.clone());
     ctx.tasks.spawn(async move {
-        // Whoever locks the node makes it if this fails.
+        // If this fails, the first contender creates it.
         if let Ok(path) = TreePath::new(layout::node_lock(id)) {
             let made = tree.create(&path, Bytes::new(), CreateMode::Persistent);
             let _ = stopped.unless_stopped(made).await;
@@ -453,15 +453,15 @@ fn prepare_lock(ctx: &Context, guard: &LockGuard, id: NodeId) {
     });
 }
 
-/// Writes what the configuration says now to a free node.
-async fn update(ctx: &Context, provider: &Provider, id: NodeId, place: &Place) -> Look {
+/// Updates a free node to the configuration.
+async fn update(ctx: &Context, provider: &Provider, id: NodeId, place: &Place) -> RosterEvent {
     let work = async {
         let Some(seen) = as_ready(ctx, id) else {
             return Ok(());
         };
         let sighting = match inspect(provider, place).await {
             Ok(sighting) => sighting,
-            // Whoever registers it again says what is wrong, for as long as it is.
+            // Its next registration reports the error while it lasts.
             Err(error) => {
                 settle::retire(ctx.clone(), id, seen, error.to_string()).await;
                 return Ok(());
@@ -482,13 +482,13 @@ async fn update(ctx: &Context, provider: &Provider, id: NodeId, place: &Place) -
         Ok(())
     };
     match work.await {
-        Ok(()) => Look::Updated,
-        Err(error) => Look::Store(error),
+        Ok(()) => RosterEvent::Updated,
+        Err(error) => RosterEvent::Store(error),
     }
 }
 
-/// Whether a record says what the configuration says. Host keys may be more than the configuration knows.
-fn agrees(node: &Node, place: &Place, attributes: &Opaque) -> bool {
+/// Returns whether a record matches the configuration. It may have more host keys.
+fn is_up_to_date(node: &Node, place: &Place, attributes: &Opaque) -> bool {
     node.labels == place.labels
         && node.pool.as_ref() == Some(&place.pool)
         && node.slot == Some(place.slot)
@@ -524,7 +524,7 @@ fn describe(node: &mut Node, provider: &Provider, place: &Place, sighting: Sight
     node.slot = Some(place.slot);
 }
 
-/// Which machine a record is about.
+/// Returns the machine of a record.
 pub(crate) fn identity(node: &Node) -> Option<Identity> {
     let ConnectionPort::Number(port) = node.connection_port else {
         return None;

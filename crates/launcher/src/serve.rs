@@ -1,11 +1,11 @@
-//! One request being served, from the decision to the hand-over.
+//! Serves one request, from the decision until its nodes are unlocked for Zuul.
 //!
-//! What ready nodes can serve is handed over in one write: nodes allocated and unlocked, the request fulfilled and
-//! unlocked, all or nothing. Otherwise the request is taken (`pending`), its lock is kept, and nodes are
-//! collected, each under its lock, until there is one for every label.
+//! If ready nodes suffice, everything is written at once: nodes allocated and unlocked, the request fulfilled and
+//! unlocked. Otherwise the request is marked `pending`, its lock is kept, and nodes are collected, each under its
+//! lock, until there is one for every label.
 //!
-//! The requestor may delete the request at any time. That is noticed at once ([`Serving::gone`]); launches under
-//! way are left to clean-up, nodes that are ready become free.
+//! The requestor may delete the request at any time. That is noticed at once ([`Serving::gone`]); launches under way
+//! are left to clean-up, and ready nodes become free.
 
 mod collect;
 
@@ -14,9 +14,9 @@ use std::time::Duration;
 
 use futures_util::future::{join, join_all};
 use nodeyard_model::{Label, Node, NodeId, NodeRequest, PoolName, RequestId, RequestState};
-use nodeyard_plan::Zone;
-use nodeyard_plan::protocol::{self, node::Seen};
-use nodeyard_plan::verdict::{Acceptance, Step};
+use nodeyard_plan::ZoneName;
+use nodeyard_plan::protocol::{self, node::ObservedState};
+use nodeyard_plan::verdict::{Acceptance, NodeStep};
 use nodeyard_store::ext::persist_in_session;
 use nodeyard_store::lock::LockGuard;
 use nodeyard_store::registry::{Attempt, Held, Patience};
@@ -29,24 +29,24 @@ use tracing::{Instrument as _, debug, info, info_span, warn};
 use crate::commit::{commit, set_node, set_request, unlock};
 use crate::context::Context;
 use crate::provider::{Pool, Provider};
-use crate::report::{Report, Served};
+use crate::report::{ServeOutcome, TaskReport};
 
-/// Before a request is looked at again that could not be declined.
+/// The delay before a request that could not be declined is planned again.
 pub(crate) const INCOMPLETE_PAUSE: Duration = Duration::from_secs(1);
 
-/// What the dispatcher wants done about a request.
+/// A command of the dispatcher for a request.
 #[derive(Debug)]
-pub(crate) enum Order {
-    /// Get these nodes, in addition to those it has.
+pub(crate) enum ServeCommand {
+    /// Get these nodes as well.
     Accept(Acceptance),
-    /// Take it and wait for room.
+    /// Mark it pending and wait for room.
     Reserve,
-    /// With the reason, for the log.
+    /// Decline it, with the reason for the log.
     Decline(String),
-    /// Free the nodes it has, and wait for room.
-    GiveBack,
-    /// Free the nodes it has, and let it wait for any pool; with the reason, for the log.
-    PutBack(&'static str),
+    /// Unassign its nodes and wait for room.
+    Unassign,
+    /// Unassign its nodes and requeue it for any pool, with the reason for the log.
+    Requeue(&'static str),
 }
 
 #[derive(Debug)]
@@ -55,42 +55,42 @@ pub(crate) struct Serving {
     pub(crate) provider: Arc<Provider>,
     pub(crate) pool: PoolName,
     pub(crate) id: RequestId,
-    pub(crate) orders: mpsc::UnboundedReceiver<Order>,
+    pub(crate) orders: mpsc::UnboundedReceiver<ServeCommand>,
     /// The requestor has deleted the request.
     pub(crate) gone: CancellationToken,
 }
 
-/// A request that we hold, with the nodes it has so far.
+/// A locked request with the nodes it has so far.
 #[derive(Debug)]
-struct Taken {
+struct HeldRequest {
     held: Held<NodeRequest>,
-    got: Vec<Got>,
+    assigned: Vec<AssignedNode>,
 }
 
-impl Taken {
+impl HeldRequest {
     fn new(held: Held<NodeRequest>) -> Self {
         if let Some(event) = &held.value.event_id {
             tracing::Span::current().record("event", &**event);
         }
         Self {
             held,
-            got: Vec::new(),
+            assigned: Vec::new(),
         }
     }
 }
 
 /// A node for a request: ready, allocated to it, its lock held.
 #[derive(Debug)]
-struct Got {
+struct AssignedNode {
     label: Label,
     id: NodeId,
     held: Held<Node>,
-    /// It was made for this request.
+    /// It was launched for this request.
     launched: bool,
 }
 
 impl Serving {
-    pub(crate) async fn run(mut self, first: Order) {
+    pub(crate) async fn run(mut self, first: ServeCommand) {
         let span = info_span!(
             "request",
             request = %self.id,
@@ -110,19 +110,19 @@ impl Serving {
                     error,
                     "lost connection to the store while serving request; recovering it"
                 );
-                Served::Lost
+                ServeOutcome::Lost
             });
-            ctx.report(Report::Served { request, outcome });
+            ctx.report(TaskReport::Served { request, outcome });
         };
         work.instrument(span).await;
     }
 
-    async fn serve(&mut self, first: Order) -> Result<Served> {
-        if let Order::Accept(acceptance) = &first
+    async fn serve(&mut self, first: ServeCommand) -> Result<ServeOutcome> {
+        if let ServeCommand::Accept(acceptance) = &first
             && acceptance.launched().next().is_none()
             && !self.may_exceed_tenant(acceptance)
         {
-            return self.hand_over(acceptance).await;
+            return self.fulfil_from_ready(acceptance).await;
         }
         let held = match self
             .ctx
@@ -132,65 +132,69 @@ impl Serving {
             .await?
         {
             Attempt::Held(held) => *held,
-            Attempt::Busy => return Ok(Served::NotAsPlanned),
-            Attempt::Gone => return Ok(Served::Gone),
+            Attempt::Busy => return Ok(ServeOutcome::Conflict),
+            Attempt::Gone => return Ok(ServeOutcome::Gone),
         };
-        let mut taken = Taken::new(held);
-        if let Order::Decline(reason) = &first {
-            return self.decline(taken, reason).await;
+        let mut held_request = HeldRequest::new(held);
+        if let ServeCommand::Decline(reason) = &first {
+            return self.decline(held_request, reason).await;
         }
-        if !self.take(&mut taken).await? {
-            return taken
+        if !self.mark_pending(&mut held_request).await? {
+            return held_request
                 .held
                 .guard
                 .release()
                 .await
-                .map(|()| Served::NotAsPlanned);
+                .map(|()| ServeOutcome::Conflict);
         }
         let mut order = first;
         loop {
             match order {
-                Order::Accept(acceptance) => match self.collect(&mut taken, &acceptance).await? {
-                    collect::Collected::All => return self.fulfil(taken).await,
-                    collect::Collected::RequestGone => return self.abandon(taken).await,
-                    collect::Collected::Failed(why) => {
-                        tokio::select! {
-                            seen = self.pools_are_seen() => seen?,
-                            () = self.gone.cancelled() => return self.abandon(taken).await,
-                            () = taken.held.guard.lost() => return Err(Error::SessionExpired),
+                ServeCommand::Accept(acceptance) => {
+                    match self.collect(&mut held_request, &acceptance).await? {
+                        collect::CollectOutcome::All => return self.fulfil(held_request).await,
+                        collect::CollectOutcome::RequestGone => {
+                            return self.abandon(held_request).await;
                         }
-                        let reason = format!("a launch failed: {why}");
-                        let served = self.decline(taken, &reason).await?;
-                        return Ok(match served {
-                            Served::Declined => Served::LaunchFailed,
-                            other => other,
-                        });
+                        collect::CollectOutcome::Failed(why) => {
+                            tokio::select! {
+                                seen = self.pools_are_seen() => seen?,
+                                () = self.gone.cancelled() => return self.abandon(held_request).await,
+                                () = held_request.held.guard.lost() => return Err(Error::SessionExpired),
+                            }
+                            let reason = format!("a launch failed: {why}");
+                            let served = self.decline(held_request, &reason).await?;
+                            return Ok(match served {
+                                ServeOutcome::Declined => ServeOutcome::LaunchFailed,
+                                other => other,
+                            });
+                        }
+                        collect::CollectOutcome::Lacking(missing) => {
+                            let zone = held_request
+                                .assigned
+                                .iter()
+                                .find_map(|assigned| assigned.held.value.az.as_deref());
+                            self.ctx.report(TaskReport::Lacking {
+                                request: self.id,
+                                missing,
+                                zone: zone.map(ZoneName::from),
+                            });
+                        }
                     }
-                    collect::Collected::Lacking(missing) => {
-                        let zone = taken
-                            .got
-                            .iter()
-                            .find_map(|got| got.held.value.az.as_deref());
-                        self.ctx.report(Report::Lacking {
-                            request: self.id,
-                            missing,
-                            zone: zone.map(Zone::from),
-                        });
-                    }
-                },
-                Order::Reserve => debug!("request waits for room"),
-                Order::GiveBack => self.give_back(&mut taken).await?,
-                Order::Decline(reason) => return self.decline(taken, &reason).await,
-                Order::PutBack(reason) => return self.put_back(taken, reason).await,
+                }
+                ServeCommand::Reserve => debug!("request waits for room"),
+                ServeCommand::Unassign => self.unassign_all(&mut held_request).await?,
+                ServeCommand::Decline(reason) => return self.decline(held_request, &reason).await,
+                ServeCommand::Requeue(reason) => return self.requeue(held_request, reason).await,
             }
             order = tokio::select! {
                 order = self.orders.recv() => match order {
                     Some(order) => order,
                     // The dispatcher has ended; so will everything.
-                    None => return Ok(Served::Lost),
+                    None => return Ok(ServeOutcome::Lost),
                 },
-                () = self.gone.cancelled() => return self.abandon(taken).await,
-                () = taken.held.guard.lost() => return Err(Error::SessionExpired),
+                () = self.gone.cancelled() => return self.abandon(held_request).await,
+                () = held_request.held.guard.lost() => return Err(Error::SessionExpired),
             };
         }
     }
@@ -199,12 +203,12 @@ impl Serving {
         self.provider.pools.get(&self.pool)
     }
 
-    /// Marks the request as ours; false if it is not to be had any more.
-    async fn take(&self, taken: &mut Taken) -> Result<bool> {
+    /// Marks the request as pending. Returns false if it is no longer available.
+    async fn mark_pending(&self, held_request: &mut HeldRequest) -> Result<bool> {
         let Some(pool) = self.pool_run() else {
             return Ok(false);
         };
-        let held = &mut taken.held;
+        let held = &mut held_request.held;
         let Ok(pending) =
             protocol::request::take(Some(&held.value), &pool.id, self.ctx.clock.now())
         else {
@@ -228,47 +232,51 @@ impl Serving {
     }
 
     /// Serves the request with ready nodes alone.
-    async fn hand_over(&self, acceptance: &Acceptance) -> Result<Served> {
+    async fn fulfil_from_ready(&self, acceptance: &Acceptance) -> Result<ServeOutcome> {
         let requests = self.ctx.registry.requests();
         let nodes = acceptance.steps.iter().filter_map(|step| match step {
-            Step::Reuse { label, node } => Some(self.lock_ready(label, *node)),
-            Step::Launch { .. } => None,
+            NodeStep::Reuse { label, node } => Some(self.lock_ready(label, *node)),
+            NodeStep::Launch { .. } => None,
         });
         let (request, nodes) = join(requests.lock(self.id, Patience::None), join_all(nodes)).await;
         let held = match request? {
             Attempt::Held(held) => *held,
-            Attempt::Busy => return Ok(Served::NotAsPlanned),
-            Attempt::Gone => return Ok(Served::Gone),
+            Attempt::Busy => return Ok(ServeOutcome::Conflict),
+            Attempt::Gone => return Ok(ServeOutcome::Gone),
         };
-        let mut taken = Taken::new(held);
+        let mut held_request = HeldRequest::new(held);
         let mut complete = true;
         for node in nodes {
             match node? {
-                Some(got) => taken.got.push(got),
+                Some(assigned) => held_request.assigned.push(assigned),
                 None => complete = false,
             }
         }
         let now = self.ctx.clock.now();
         let own = self.pool_run().map(|pool| &pool.id);
-        let pending =
-            own.and_then(|own| protocol::request::take(Some(&taken.held.value), own, now).ok());
-        let mut batch = Batch::default();
-        for got in &mut taken.got {
-            match protocol::node::allocate(Some(&got.held.value), self.id, &taken.held.value) {
+        let pending = own
+            .and_then(|own| protocol::request::take(Some(&held_request.held.value), own, now).ok());
+        let mut batch = WriteBatch::default();
+        for assigned in &mut held_request.assigned {
+            match protocol::node::allocate(
+                Some(&assigned.held.value),
+                self.id,
+                &held_request.held.value,
+            ) {
                 Ok(allocated) => {
-                    got.held.value = allocated.clone();
-                    batch.set(got.id, allocated, got.held.stat.version)?;
+                    assigned.held.value = allocated.clone();
+                    batch.set(assigned.id, allocated, assigned.held.stat.version)?;
                 }
                 Err(_) => complete = false,
             }
         }
         let Some(pending) = pending.filter(|_| complete) else {
-            taken.release().await?;
-            return Ok(Served::NotAsPlanned);
+            held_request.release().await?;
+            return Ok(ServeOutcome::Conflict);
         };
         self.note_accepted(&pending);
-        taken.held.value = pending;
-        self.finish(taken, batch).await
+        held_request.held.value = pending;
+        self.finish(held_request, batch).await
     }
 
     fn note_accepted(&self, record: &NodeRequest) {
@@ -280,8 +288,8 @@ impl Serving {
         self.ctx.events.accepted(&self.provider.name, waited);
     }
 
-    /// A ready node under its lock; none if it is not to be had.
-    async fn lock_ready(&self, label: &Label, id: NodeId) -> Result<Option<Got>> {
+    /// Locks a ready node. None if it is not available.
+    async fn lock_ready(&self, label: &Label, id: NodeId) -> Result<Option<AssignedNode>> {
         let nodes = self.ctx.registry.nodes();
         let (attempt, alive) = join(nodes.lock(id, Patience::None), self.is_alive(id)).await;
         let Some(held) = attempt?.held() else {
@@ -291,7 +299,7 @@ impl Serving {
             self.retire(id, held).await?;
             return Ok(None);
         }
-        Ok(Some(Got {
+        Ok(Some(AssignedNode {
             label: label.clone(),
             id,
             held,
@@ -299,7 +307,7 @@ impl Serving {
         }))
     }
 
-    /// Whether the machine of an existing node still answers, where that is to be checked.
+    /// Returns whether the machine of an existing node responds, where that is to be checked.
     async fn is_alive(&self, id: NodeId) -> bool {
         let Some(roster) = self.provider.driver.roster() else {
             return true;
@@ -315,12 +323,12 @@ impl Serving {
         }
     }
 
-    /// Its machine does not answer: it goes, and comes back when the machine does.
+    /// Marks a node whose machine is unreachable for deletion. It is registered again when the machine responds.
     async fn retire(&self, id: NodeId, held: Held<Node>) -> Result<()> {
-        let seen = Seen::ready(held.value.state_time);
+        let seen = ObservedState::ready(held.value.state_time);
         match protocol::node::retire(Some(&held.value), seen, self.ctx.clock.now()) {
             Ok(retired) => {
-                warn!(node = %id, "machine of ready node does not answer; retiring node");
+                warn!(node = %id, "machine of ready node unreachable; marking node for deletion");
                 let ops = vec![
                     set_node(id, &retired, held.stat.version)?,
                     unlock(&held.guard),
@@ -333,29 +341,38 @@ impl Serving {
         }
     }
 
-    async fn fulfil(&self, taken: Taken) -> Result<Served> {
-        self.finish(taken, Batch::default()).await
+    async fn fulfil(&self, held_request: HeldRequest) -> Result<ServeOutcome> {
+        self.finish(held_request, WriteBatch::default()).await
     }
 
-    /// Hands over what was got: nodes are unlocked before the request says so.
-    async fn finish(&self, taken: Taken, mut batch: Batch) -> Result<Served> {
+    /// Fulfils the request with its nodes. The nodes are unlocked in the same write.
+    async fn finish(
+        &self,
+        held_request: HeldRequest,
+        mut batch: WriteBatch,
+    ) -> Result<ServeOutcome> {
         let now = self.ctx.clock.now();
-        let launched = taken.got.iter().filter(|got| got.launched).count();
-        let given = taken
-            .got
+        let launched = held_request
+            .assigned
             .iter()
-            .map(|got| (got.label.clone(), got.id))
+            .filter(|assigned| assigned.launched)
+            .count();
+        let given = held_request
+            .assigned
+            .iter()
+            .map(|assigned| (assigned.label.clone(), assigned.id))
             .collect();
-        let Ok(fulfilled) = protocol::request::fulfil(Some(&taken.held.value), given, now) else {
+        let Ok(fulfilled) = protocol::request::fulfil(Some(&held_request.held.value), given, now)
+        else {
             return self
-                .decline(taken, "the nodes do not match the labels")
+                .decline(held_request, "the nodes do not match the labels")
                 .await;
         };
-        for got in &taken.got {
-            batch.unlock(&got.held.guard);
+        for assigned in &held_request.assigned {
+            batch.unlock(&assigned.held.guard);
         }
-        match self.write(taken, fulfilled, batch).await? {
-            Written::Done(record) => {
+        match self.write(held_request, fulfilled, batch).await? {
+            CommitOutcome::Done(record) => {
                 let waited = record
                     .created_time
                     .map_or(Duration::ZERO, |at| now.since(at));
@@ -365,18 +382,18 @@ impl Serving {
                     history.fulfilled(self.id, &record, &pool.key, launched, now);
                 }
                 info!(nodes = ?record.nodes, pool = %self.pool, "request fulfilled");
-                Ok(Served::Fulfilled)
+                Ok(ServeOutcome::Fulfilled)
             }
-            Written::Refused(taken) => self.abandon(*taken).await,
+            CommitOutcome::Refused(held_request) => self.abandon(*held_request).await,
         }
     }
 
-    /// Returns when all pools of this launcher are in the registry. The last one there that declines a request fails
-    /// it, and one that is about to come may be able to serve it.
+    /// Waits until all pools of this launcher are registered. The last registered pool that declines a request fails
+    /// it, and one that is about to be registered may be able to serve it.
     async fn pools_are_seen(&self) -> Result<()> {
         loop {
             let (answer, complete) = oneshot::channel();
-            self.ctx.report(Report::IsComplete(answer));
+            self.ctx.report(TaskReport::IsComplete(answer));
             if complete.await.map_err(|_| Error::Closed)? {
                 return Ok(());
             }
@@ -384,67 +401,80 @@ impl Serving {
         }
     }
 
-    /// Gives back everything and declines; the request fails if every pool has done so.
-    async fn decline(&self, taken: Taken, reason: &str) -> Result<Served> {
+    /// Unassigns all nodes and declines the request, which fails if every pool has declined.
+    async fn decline(&self, held_request: HeldRequest, reason: &str) -> Result<ServeOutcome> {
         let Some(pool) = self.pool_run() else {
-            return taken.release().await.map(|()| Served::NotAsPlanned);
+            return held_request
+                .release()
+                .await
+                .map(|()| ServeOutcome::Conflict);
         };
         self.ctx.pools.synced().await?;
         let registered = self.ctx.registered();
         let now = self.ctx.clock.now();
         let declined =
-            protocol::request::decline(Some(&taken.held.value), &pool.id, &registered, now);
+            protocol::request::decline(Some(&held_request.held.value), &pool.id, &registered, now);
         let Ok(declined) = declined else {
-            return taken.release().await.map(|()| Served::NotAsPlanned);
+            return held_request
+                .release()
+                .await
+                .map(|()| ServeOutcome::Conflict);
         };
-        let mut batch = Batch::default();
-        for got in &taken.got {
-            self.free(got, &mut batch)?;
+        let mut batch = WriteBatch::default();
+        for assigned in &held_request.assigned {
+            self.free(assigned, &mut batch)?;
         }
-        match self.write(taken, declined, batch).await? {
-            Written::Done(record) => {
+        match self.write(held_request, declined, batch).await? {
+            CommitOutcome::Done(record) => {
                 let history = &self.ctx.history;
                 history.declined(self.id, &record, &pool.key, reason, now);
                 if record.state == RequestState::Failed {
                     self.ctx.events.failed();
                 }
                 info!(reason, pool = %self.pool, state = %record.state, "request declined");
-                Ok(Served::Declined)
+                Ok(ServeOutcome::Declined)
             }
-            Written::Refused(taken) => self.abandon(*taken).await,
+            CommitOutcome::Refused(held_request) => self.abandon(*held_request).await,
         }
     }
 
-    /// Gives back everything, the request as well: it waits for whoever can serve it.
-    async fn put_back(&self, taken: Taken, reason: &str) -> Result<Served> {
+    /// Unassigns all nodes and requeues the request for any pool.
+    async fn requeue(&self, held_request: HeldRequest, reason: &str) -> Result<ServeOutcome> {
         let now = self.ctx.clock.now();
-        let Ok(waiting) = protocol::request::put_back(Some(&taken.held.value), now) else {
-            return self.abandon(taken).await;
+        let Ok(waiting) = protocol::request::requeue(Some(&held_request.held.value), now) else {
+            return self.abandon(held_request).await;
         };
-        let mut batch = Batch::default();
-        for got in &taken.got {
-            self.free(got, &mut batch)?;
+        let mut batch = WriteBatch::default();
+        for assigned in &held_request.assigned {
+            self.free(assigned, &mut batch)?;
         }
-        match self.write(taken, waiting, batch).await? {
-            Written::Done(_) => {
-                info!(reason, pool = %self.pool, "request put back");
-                Ok(Served::PutBack)
+        match self.write(held_request, waiting, batch).await? {
+            CommitOutcome::Done(_) => {
+                info!(reason, pool = %self.pool, "requeued request");
+                Ok(ServeOutcome::Requeued)
             }
-            Written::Refused(taken) => self.abandon(*taken).await,
+            CommitOutcome::Refused(held_request) => self.abandon(*held_request).await,
         }
     }
 
-    /// Writes the request and unlocks it, after the rest of `batch` and in one go with it.
-    async fn write(&self, taken: Taken, record: NodeRequest, mut batch: Batch) -> Result<Written> {
+    /// Writes and unlocks the request together with the rest of `batch`.
+    async fn write(
+        &self,
+        held_request: HeldRequest,
+        record: NodeRequest,
+        mut batch: WriteBatch,
+    ) -> Result<CommitOutcome> {
         let place = batch.ops.len();
-        batch
-            .ops
-            .push(set_request(self.id, &record, taken.held.stat.version)?);
-        batch.unlock(&taken.held.guard);
-        match commit(&taken.held.guard, batch.ops).await {
+        batch.ops.push(set_request(
+            self.id,
+            &record,
+            held_request.held.stat.version,
+        )?);
+        batch.unlock(&held_request.held.guard);
+        match commit(&held_request.held.guard, batch.ops).await {
             Ok(outcomes) => {
-                taken.forget();
-                // In the views at once, the nodes first: as long as they look free, the request must not look done.
+                held_request.forget();
+                // Update the views at once, nodes first: a request must not look done while its nodes look free.
                 match outcomes {
                     Some(outcomes) => {
                         for (place, id, node) in batch.nodes {
@@ -459,61 +489,61 @@ impl Serving {
                     }
                     None => self.ctx.nodes.synced().await?,
                 }
-                Ok(Written::Done(record))
+                Ok(CommitOutcome::Done(record))
             }
             Err(Error::Multi { source, .. }) if !source.is_connection() => {
                 debug!(%source, "request or node changed meanwhile");
-                Ok(Written::Refused(Box::new(taken)))
+                Ok(CommitOutcome::Refused(Box::new(held_request)))
             }
             Err(error) => Err(error),
         }
     }
 
-    /// The request is gone, or is not what it was: nodes become free one by one.
-    async fn abandon(&self, mut taken: Taken) -> Result<Served> {
-        self.give_back(&mut taken).await?;
-        taken.held.guard.release().await?;
+    /// Stops serving a request that was deleted or changed. Its nodes become free one by one.
+    async fn abandon(&self, mut held_request: HeldRequest) -> Result<ServeOutcome> {
+        self.unassign_all(&mut held_request).await?;
+        held_request.held.guard.release().await?;
         debug!("stopped serving request");
-        Ok(Served::Gone)
+        Ok(ServeOutcome::Gone)
     }
 
-    async fn give_back(&self, taken: &mut Taken) -> Result<()> {
-        for got in taken.got.drain(..) {
-            self.let_go(got).await?;
+    async fn unassign_all(&self, held_request: &mut HeldRequest) -> Result<()> {
+        for assigned in held_request.assigned.drain(..) {
+            self.unassign(assigned).await?;
         }
         Ok(())
     }
 
-    async fn let_go(&self, got: Got) -> Result<()> {
-        let mut batch = Batch::default();
-        self.free(&got, &mut batch)?;
-        match commit(&got.held.guard, batch.ops).await {
-            Ok(_) => got.held.guard.forget(),
-            Err(Error::Multi { .. }) => got.held.guard.release().await?,
+    async fn unassign(&self, assigned: AssignedNode) -> Result<()> {
+        let mut batch = WriteBatch::default();
+        self.free(&assigned, &mut batch)?;
+        match commit(&assigned.held.guard, batch.ops).await {
+            Ok(_) => assigned.held.guard.forget(),
+            Err(Error::Multi { .. }) => assigned.held.guard.release().await?,
             Err(error) => return Err(error),
         }
         Ok(())
     }
 
-    /// A node that was got becomes free again.
-    fn free(&self, got: &Got, batch: &mut Batch) -> Result<()> {
-        if let Ok(freed) = protocol::node::free(Some(&got.held.value), self.id) {
-            batch.set(got.id, freed, got.held.stat.version)?;
+    /// Adds the release of a node to a batch.
+    fn free(&self, assigned: &AssignedNode, batch: &mut WriteBatch) -> Result<()> {
+        if let Ok(freed) = protocol::node::free(Some(&assigned.held.value), self.id) {
+            batch.set(assigned.id, freed, assigned.held.stat.version)?;
         }
-        batch.unlock(&got.held.guard);
+        batch.unlock(&assigned.held.guard);
         Ok(())
     }
 }
 
-/// What is written in one go.
+/// Operations that are written atomically.
 #[derive(Debug, Default)]
-struct Batch {
+struct WriteBatch {
     ops: Vec<Op>,
-    /// The nodes among it, each with its place in `ops`.
+    /// The written nodes, each with its index in `ops`.
     nodes: Vec<(usize, NodeId, Node)>,
 }
 
-impl Batch {
+impl WriteBatch {
     fn set(&mut self, id: NodeId, node: Node, version: i32) -> Result<()> {
         let op = set_node(id, &node, version)?;
         self.nodes.push((self.ops.len(), id, node));
@@ -526,24 +556,27 @@ impl Batch {
     }
 }
 
-enum Written {
+enum CommitOutcome {
     Done(NodeRequest),
     /// Nothing was written.
-    Refused(Box<Taken>),
+    Refused(Box<HeldRequest>),
 }
 
-impl Taken {
+impl HeldRequest {
     async fn release(self) -> Result<()> {
-        let nodes = self.got.into_iter().map(|got| got.held.guard.release());
+        let nodes = self
+            .assigned
+            .into_iter()
+            .map(|assigned| assigned.held.guard.release());
         let (request, nodes) = join(self.held.guard.release(), join_all(nodes)).await;
         nodes.into_iter().collect::<Result<()>>()?;
         request
     }
 
-    /// All contenders were deleted in one write.
+    /// Drops the guards without releasing them: their contenders were deleted in the write.
     fn forget(self) {
-        for got in self.got {
-            got.held.guard.forget();
+        for assigned in self.assigned {
+            assigned.held.guard.forget();
         }
         self.held.guard.forget();
     }

@@ -1,14 +1,14 @@
 //! Settles a node that no launch or job owns any more: deletes it, or frees it for other requests.
 //!
-//! What the dispatcher saw is only the occasion; the record as read under the node's lock decides. The record of a
-//! deleted node is removed last, so that the deletion can be resumed after a crash at any point.
+//! The decision is made on the record as read under the lock of the node. The record of a deleted node is removed
+//! last, so that the deletion can be resumed after a crash at any point.
 
 use std::sync::Arc;
 
 use nodeyard_model::{Node, NodeId, NodeState, RequestId, layout};
 use nodeyard_plan::protocol::{
     self,
-    node::{Clean, Seen},
+    node::{Clean, ObservedState},
 };
 use nodeyard_store::ext::{self, persist_in_session};
 use nodeyard_store::registry::{Attempt, Held, Patience};
@@ -19,7 +19,7 @@ use crate::commit::{commit, set_node, unlock};
 use crate::context::Context;
 use crate::provider::Provider;
 use crate::removal::delete_machine;
-use crate::report::{Report, Settled};
+use crate::report::{Settled, TaskReport};
 
 pub(crate) async fn run(ctx: Context, provider: Option<Arc<Provider>>, node: NodeId) {
     let work = async {
@@ -45,7 +45,7 @@ pub(crate) async fn run(ctx: Context, provider: Option<Arc<Provider>>, node: Nod
         })
     };
     if let Some(outcome) = Box::pin(ctx.unless_stopped(work)).await {
-        ctx.report(Report::Settled { node, outcome });
+        ctx.report(TaskReport::Settled { node, outcome });
     }
 }
 
@@ -132,8 +132,8 @@ async fn delete(
     Ok(settled)
 }
 
-/// Removes the record and its lock in one write, so that nobody gets in between. If others wait for the lock, `deleted`
-/// is written first for them to read.
+/// Removes the record and its lock atomically. If the lock has other contenders, `deleted` is written first for them
+/// to read.
 async fn remove_record(ctx: &Context, id: NodeId, held: Held<Node>) -> Result<Settled> {
     let delete = |path: String| -> Result<Op> {
         Ok(Op::Delete {
@@ -159,14 +159,14 @@ async fn remove_record(ctx: &Context, id: NodeId, held: Held<Node>) -> Result<Se
 }
 
 /// Spawns [`retire`].
-pub(crate) fn spawn_retire(ctx: &Context, id: NodeId, seen: Seen, why: String) {
+pub(crate) fn spawn_retire(ctx: &Context, id: NodeId, seen: ObservedState, why: String) {
     let work = retire(ctx.clone(), id, seen, why);
-    ctx.spawn(id, work, Report::NotEvicted(id));
+    ctx.spawn(id, work, TaskReport::NotEvicted(id));
 }
 
 /// Marks an idle or held node for deletion if it is still as it was seen: it takes room that a request needs, or is too
 /// old. [`run`] does the rest.
-pub(crate) async fn retire(ctx: Context, id: NodeId, seen: Seen, why: String) {
+pub(crate) async fn retire(ctx: Context, id: NodeId, seen: ObservedState, why: String) {
     let retired = async {
         let Some(held) = ctx.registry.nodes().lock(id, Patience::None).await?.held() else {
             return Ok(false);
@@ -188,10 +188,10 @@ pub(crate) async fn retire(ctx: Context, id: NodeId, seen: Seen, why: String) {
     };
     match retired {
         Ok(true) => info!(node = %id, reason = why, "marked node for deletion"),
-        Ok(false) => ctx.report(Report::NotEvicted(id)),
+        Ok(false) => ctx.report(TaskReport::NotEvicted(id)),
         Err(error) => {
             debug!(node = %id, %error, "failed to mark node for deletion");
-            ctx.report(Report::NotEvicted(id));
+            ctx.report(TaskReport::NotEvicted(id));
         }
     }
 }

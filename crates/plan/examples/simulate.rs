@@ -1,11 +1,11 @@
 //! What one event costs the plan, with more and more nodes and waiting requests.
 //!
-//! `cargo run --release -p nodeyard-plan --example simulate` keeps a fleet busy: a request ends, its nodes
-//! go, the pool looks for the next request, its nodes are recorded and become ready, a new request arrives. Other
+//! `cargo run --release -p nodeyard-plan --example simulate` keeps all nodes busy: a request ends, its nodes
+//! go, the pool selects the next request, its nodes are recorded and become ready, a new request arrives. Other
 //! launchers work on as many requests as wait. The cost per event should stay the same from top to bottom, and that of a
 //! large fleet with ready nodes and managed images, which are the last rows, should be below 20 µs.
 //!
-//! Every now and then a launcher looks at everything again. What that costs for each node, when nothing has changed, is
+//! Periodically a launcher puts in all records again. What that costs for each node, when nothing has changed, is
 //! the last column.
 
 #![allow(
@@ -22,12 +22,12 @@ use nodeyard_model::{
     Label, LauncherId, Limits, Node, NodeId, NodeRequest, NodeState, PoolComponent, ProviderName,
     RequestId, RequestState, ResourceName, Resources, Timestamp,
 };
-use nodeyard_plan::assign::Moment;
+use nodeyard_plan::assign::DecisionInputs;
 use nodeyard_plan::protocol::{node, request};
-use nodeyard_plan::verdict::{Acceptance, Step};
+use nodeyard_plan::verdict::{Acceptance, NodeStep};
 use nodeyard_plan::{
-    LabelPolicy, LabelSetup, Policy, PoolKey, PoolSetup, ProviderSetup, Readiness, Verdict, World,
-    orphans,
+    LabelPolicy, LabelReadiness, LabelSetup, Policy, PoolKey, PoolSetup, ProviderSetup,
+    RequestScheduler, RequestVerdict, orphans,
 };
 
 const TENANTS: usize = 4;
@@ -61,7 +61,7 @@ const LARGE: Shape = Shape {
 
 struct Simulation {
     shape: Shape,
-    world: World,
+    scheduler: RequestScheduler,
     pools: Vec<PoolSetup>,
     labels: Vec<Label>,
     now: f64,
@@ -81,11 +81,11 @@ impl Simulation {
         let labels: Vec<Label> = (0..shape.labels)
             .map(|n| Label::new(format!("label-{n}")))
             .collect();
-        let mut world = World::new(Policy::default());
+        let mut scheduler = RequestScheduler::new(Policy::default());
         let mut pools = Vec::new();
         for number in 0..shape.pools {
             let provider = ProviderName::new(format!("cloud-{number}")).unwrap();
-            world.set_provider(&provider, ProviderSetup::default());
+            scheduler.set_provider(&provider, ProviderSetup::default());
             let key = PoolKey::new(provider.clone(), "main".into());
             let mut limits = Limits::unlimited();
             limits.set(ResourceName::INSTANCES, (servers / shape.pools) as i64);
@@ -102,8 +102,8 @@ impl Simulation {
             let mut component =
                 PoolComponent::new("host".into(), setup.id.clone(), key.pool.clone(), provider);
             component.supported_labels = labels.clone();
-            world.set_own_pool(setup.clone());
-            world.put_pool(&format!("host{number}"), &component);
+            scheduler.set_own_pool(setup.clone());
+            scheduler.put_pool(&format!("host{number}"), &component);
             pools.push(setup);
         }
         let policy = LabelPolicy {
@@ -111,10 +111,10 @@ impl Simulation {
             max_ready_age: None,
         };
         let policies: BTreeMap<_, _> = labels.iter().map(|l| (l.clone(), policy)).collect();
-        world.set_ready_nodes(&policies);
+        scheduler.set_ready_nodes(&policies);
         Self {
             shape,
-            world,
+            scheduler,
             pools,
             labels,
             now: 1.0,
@@ -153,18 +153,18 @@ impl Simulation {
     }
 
     fn put_request(&mut self, id: RequestId, record: NodeRequest) {
-        self.world.put_request(id, &record, self.now());
+        self.scheduler.put_request(id, &record, self.now());
         self.events += 1;
         self.waiting.insert(id, record);
     }
 
     fn put_node(&mut self, id: NodeId, record: &Node) {
-        self.world.put_node(id, record);
+        self.scheduler.put_node(id, record);
         self.events += 1;
     }
 
     fn set_locked(&mut self, id: NodeId, locked: bool) {
-        self.world.set_node_locked(id, locked);
+        self.scheduler.set_node_locked(id, locked);
         self.events += 1;
     }
 
@@ -179,7 +179,7 @@ impl Simulation {
                 self.put_node(id, &record);
                 self.set_locked(id, state == NodeState::Deleting);
             }
-            self.world.remove_node(id);
+            self.scheduler.remove_node(id);
             self.events += 1;
         }
     }
@@ -194,38 +194,38 @@ impl Simulation {
         let gone = change / 2 % self.pools.len();
         for (number, pool) in self.pools.iter().enumerate() {
             let readiness = if number == gone && change.is_multiple_of(2) {
-                Readiness::ImageMissing {
+                LabelReadiness::ImageMissing {
                     image: label.as_str().into(),
                     reason: None,
                     pending: None,
                 }
             } else {
-                Readiness::Ready
+                LabelReadiness::Ready
             };
-            self.world.set_readiness(&pool.key, &label, readiness);
+            self.scheduler.set_readiness(&pool.key, &label, readiness);
         }
         self.events += 1;
     }
 
     /// As a launcher does after every event.
     fn decide(&mut self) {
-        let left = orphans::take(&mut self.world);
-        assert!(left.nodes.is_empty(), "everything is in somebody's hands");
-        self.world.take_abandoned();
-        for key in self.world.take_stale() {
-            let at = Moment {
+        let left = orphans::take(&mut self.scheduler);
+        assert!(left.nodes.is_empty(), "every node is in use");
+        self.scheduler.take_abandoned();
+        for key in self.scheduler.take_stale() {
+            let at = DecisionInputs {
                 now: self.now(),
                 seed: self.random,
             };
-            let pass = self.world.assign(&key, at);
+            let pass = self.scheduler.assign(&key, at);
             for decision in pass.decisions {
-                if let Verdict::Accept(acceptance) = decision.verdict {
+                if let RequestVerdict::Accept(acceptance) = decision.verdict {
                     self.serve(decision.request, &acceptance);
                 }
             }
         }
         // A launcher would request them. Here all room is for requests that wait already.
-        self.wanted += u64::from(self.world.ready_nodes_wanted());
+        self.wanted += u64::from(self.scheduler.ready_nodes_wanted());
     }
 
     fn serve(&mut self, id: RequestId, acceptance: &Acceptance) {
@@ -238,7 +238,7 @@ impl Simulation {
         let mut given = Vec::new();
         let mut nodes = Vec::new();
         for step in &acceptance.steps {
-            let Step::Launch { label, cost } = step else {
+            let NodeStep::Launch { label, cost } = step else {
                 continue;
             };
             let node_id: NodeId = format!("{:010}", self.nodes).parse().unwrap();
@@ -263,7 +263,7 @@ impl Simulation {
         }
         let record = request::fulfil(Some(&record), given, now).unwrap();
         self.put_request(id, record);
-        self.world.remove_request(id);
+        self.scheduler.remove_request(id);
         self.waiting.remove(&id);
         self.events += 1;
         for (node_id, node) in &mut nodes {
@@ -276,33 +276,33 @@ impl Simulation {
 
     fn fill(&mut self, servers: usize, waiting: usize) {
         // Each pool may be left with room that is too small for what comes next.
-        while self.world.node_count() + 3 * self.shape.pools < servers {
+        while self.scheduler.node_count() + 3 * self.shape.pools < servers {
             for _ in 0..20 {
                 self.submit();
             }
             self.decide();
         }
-        while self.world.request_count() < waiting {
+        while self.scheduler.request_count() < waiting {
             self.submit();
         }
         for number in 0..waiting {
             let mut pending = NodeRequest::new(RequestState::Pending, self.now());
             pending.labels = vec![self.labels[0].clone()];
             let id = format!("100-{number:010}").parse().unwrap();
-            self.world.put_request(id, &pending, self.now());
+            self.scheduler.put_request(id, &pending, self.now());
         }
-        // The time of patience is over for everybody.
+        // The patience of all requests has expired.
         self.now += 1000.0;
         self.decide();
     }
 
     /// Sees every node that is in use once more; what that takes for each.
-    fn look_at_everything(&mut self) -> Duration {
+    fn check_everything(&mut self) -> Duration {
         let nodes: Vec<_> = self.running.iter().flatten().collect();
         let start = Instant::now();
         for (id, record) in &nodes {
-            self.world.put_node(*id, record);
-            self.world.set_node_locked(*id, true);
+            self.scheduler.put_node(*id, record);
+            self.scheduler.set_node_locked(*id, true);
         }
         start.elapsed() / nodes.len() as u32
     }
@@ -337,10 +337,10 @@ fn main() {
         let mut simulation = Simulation::new(shape, servers);
         simulation.fill(servers, waiting);
         let (nodes, requests) = (
-            simulation.world.node_count(),
-            simulation.world.request_count(),
+            simulation.scheduler.node_count(),
+            simulation.scheduler.request_count(),
         );
-        let lines = simulation.world.line_count();
+        let lines = simulation.scheduler.line_count();
         let (events, served) = (simulation.events, simulation.requests);
         let wanted = simulation.wanted;
         let start = Instant::now();
@@ -349,7 +349,7 @@ fn main() {
             simulation.change_image(round);
             simulation.end_one();
             simulation.decide();
-            while simulation.world.request_count() < requests {
+            while simulation.scheduler.request_count() < requests {
                 simulation.submit();
                 simulation.decide();
             }
@@ -370,7 +370,7 @@ fn main() {
             simulation.requests - served,
             per(ROUNDS as u64),
             simulation.wanted - wanted,
-            simulation.look_at_everything(),
+            simulation.check_everything(),
         );
     }
 }

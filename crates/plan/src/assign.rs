@@ -1,23 +1,23 @@
 //! Assignment: which pool serves which request, with what.
 //!
-//! One *pass* of a pool looks at the requests in their order of service (precedence, then relative priority,
-//! then age) and gives a [`Verdict`] on each. A pass is all or nothing per request: either every label
-//! of it is served now, or the request waits empty-handed. So no two requests ever wait for what the other one
-//! holds, and a more urgent one that arrives later is simply next.
+//! One *pass* of a pool evaluates the requests in their order of service (precedence, then relative priority,
+//! then age) and returns a [`RequestVerdict`] on each. A pass is all or nothing per request: either every label
+//! of it is served now, or the request waits without any nodes. So requests never deadlock on each other,
+//! and a more urgent one that arrives later is served next.
 //!
 //! # The checks, in order
 //!
 //! 1. The pool is registered and its provider takes requests (`max-concurrency` is not 0).
-//! 2. The request waits, and this pool has not declined it. While the pool is drained, it goes no further: what check 6
-//!    says is declined all the same, unless it may be otherwise after the drain.
+//! 2. The request waits, and this pool has not declined it. While the pool is drained, only check 6 applies,
+//!    except for reasons that may not hold after the drain.
 //! 3. It names a provider where a capable pool is left, or else one in the same cluster: leave it to that one.
 //! 4. A capable pool with a lower priority number is neither paused nor drained, and if it is ours it has the images:
 //!    leave it to that one.
 //! 5. This pool lacks a label and another capable pool is left: leave it to that one.
 //! 6. It can never be served here (it names another cluster's provider and this one keeps to its own; no servers, label
 //!    unknown or broken, larger than the empty cloud; image missing, unless it is being made and the request waits for
-//!    images): decline. This comes before everything that passes with time, so that a momentary limit does not delay the
-//!    news.
+//!    images): decline. This comes before everything that passes with time, so that a temporary limit does not delay the
+//!    response.
 //! 7. An image that it needs is being made: defer. It keeps no room meanwhile.
 //! 8. The cloud refuses launches, the request needs one, and another capable pool is not paused: leave it to
 //!    that one.
@@ -47,16 +47,16 @@
 //! `requested`, and whichever pool has room first gets it.
 //!
 //! A pool says that it is *paused*, so that others stop leaving requests to it, while some request finds no room
-//! even without counting what is kept. If what is kept counted, two pools could talk each other into
-//! and out of a pause for ever. It is also paused while its cloud refuses launches for lack of quota
-//! ([`World::refuse`]), since then it has less room than it knows. All its requests wait for the same retry then, and
+//! even without counting what is kept. If what is kept counted, two pools could alternate between paused and not paused
+//! for ever. It is also paused while its cloud refuses launches for lack of quota
+//! ([`RequestScheduler::record_quota_refusal`]), since then it has less room than it knows. All its requests wait for the same retry then, and
 //! probe the cloud in the order of service.
 //!
 //! [`Policy::patience`]: crate::setup::Policy::patience
 
-pub(crate) mod accrual;
 pub(crate) mod backoff;
-pub(crate) mod judge;
+pub(crate) mod bookings;
+pub(crate) mod evaluate;
 mod recipe;
 mod room;
 
@@ -64,36 +64,36 @@ use std::collections::BTreeSet;
 
 use nodeyard_model::{Label, RequestId, RequestOrder, Timestamp};
 
-use crate::setup::{PoolKey, Supply, Zone};
-use crate::verdict::{Acceptance, Defer, Skip, Verdict};
-use crate::world::queue::{Line, LineId, Stage};
-use crate::world::{Full, World};
-use accrual::{Accrual, Booking};
-use judge::{Case, Judged};
+use crate::scheduler::queue::{LineId, RequestLine, Stage};
+use crate::scheduler::{Full, RequestScheduler};
+use crate::setup::{PoolKey, Supply, ZoneName};
+use crate::verdict::{Acceptance, Defer, RequestVerdict, Skip};
+use bookings::{BookedRoom, Booking};
+use evaluate::{Evaluation, RequestContext};
 pub use room::Eviction;
 
-/// What a decision needs from outside.
+/// The time and the random seed of a decision.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Moment {
+pub struct DecisionInputs {
     pub now: Timestamp,
-    /// Chooses between zones that are as good as each other. The same seed chooses the same.
+    /// Selects one of several equally good zones.
     pub seed: u64,
 }
 
-/// What a pool has to do after a look at the requests.
+/// The result of a pass: what the pool has to do.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Pass {
     /// Accept, decline and reserve, in the order of service. Everything else waits.
     pub decisions: Vec<Decision>,
     pub evictions: Vec<Eviction>,
-    /// What the pool's component should say: some request waits for room here, or the cloud refuses launches.
+    /// The pause flag of the pool's component: some request waits for room here, or the cloud refuses launches.
     pub paused: bool,
-    /// When patience or a pause of launches ends, and the pool may decide otherwise without any event.
+    /// When patience or a pause of launches ends, and another pass is due without any event.
     pub again_at: Option<Timestamp>,
 }
 
 impl Pass {
-    fn look_again(&mut self, at: Timestamp) {
+    fn schedule_recheck(&mut self, at: Timestamp) {
         self.again_at = Some(self.again_at.map_or(at, |again| again.min(at)));
     }
 }
@@ -101,91 +101,91 @@ impl Pass {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decision {
     pub request: RequestId,
-    pub verdict: Verdict,
+    pub verdict: RequestVerdict,
 }
 
-/// What becomes of a request that was accepted and lacks nodes again.
+/// How to continue with an accepted request that lacks nodes again.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Retry {
-    /// Get these in addition.
+    /// Get these nodes as well.
     Accept(Acceptance),
-    /// Give back the nodes it has: it waits empty-handed, held by the pool.
-    GiveBack(Verdict),
-    /// Its pool is drained or gone: give back the nodes, and the request as well, so that any pool may take it. No pool
-    /// looks at it until [`World::release`] says that this is done.
-    PutBack,
+    /// Unassign its nodes. It stays reserved by the pool and waits.
+    Unassign(RequestVerdict),
+    /// Its pool is drained or removed: unassign its nodes and requeue the request for any pool. No pool considers it
+    /// until [`RequestScheduler::release`] is called.
+    Requeue,
 }
 
-/// A pass under way.
+/// The state of a pass.
 #[derive(Debug, Default)]
-struct Look {
+struct PassState {
     pass: Pass,
-    /// What is kept for the requests that were looked at, and those before them elsewhere.
-    accrual: Accrual,
+    /// What is booked for the requests so far, and for those before them in other pools.
+    booked: BookedRoom,
     bookings: Vec<Booking>,
-    /// Some request was stopped by a shortage, or because the cloud refuses launches.
+    /// Some request waits for room, or because the cloud refuses launches.
     blocked: bool,
     /// Some request waits until the cloud accepts launches again.
     refused: bool,
-    /// Where it ended because the pool is full.
+    /// The request at which the pass ended because the pool is full.
     full_at: Option<RequestOrder>,
-    /// Idle nodes make room for the first request that needs it.
+    /// Idle nodes have been evicted for the first request that needs room.
     room_made: bool,
 }
 
-impl World {
-    /// One pass of one of our pools.
+impl RequestScheduler {
+    /// Runs one pass of one of our pools.
     ///
-    /// Carry out each decision, and tell the picture: the records as they are written, or
-    /// [`release`](Self::release) if the request's lock could not be had.
-    pub fn assign(&mut self, key: &PoolKey, at: Moment) -> Pass {
+    /// Execute each decision, then put in the records as they are written, or call [`release`](Self::release) if the
+    /// request could not be locked.
+    pub fn assign(&mut self, key: &PoolKey, at: DecisionInputs) -> Pass {
         self.unmark_stale(key);
-        let mut look = Look::default();
+        let mut state = PassState::default();
         if self.drains.pools.contains_key(key) {
-            self.only_decline(key, &mut look, at);
-            return self.end_pass(key, look, at);
+            self.decline_unservable(key, &mut state, at);
+            return self.end_pass(key, state, at);
         }
         if self.is_still_full(key, at) {
-            look.pass.paused = self.own.get(key).is_some_and(|pool| pool.paused);
-            self.only_decline(key, &mut look, at);
-            return look.pass;
+            state.pass.paused = self.own.get(key).is_some_and(|pool| pool.paused);
+            self.decline_unservable(key, &mut state, at);
+            return state.pass;
         }
         let mut elsewhere = self.bookings_elsewhere(key).into_iter().peekable();
         let mut last = None;
         while let Some(head) = self.queue.next_head(key, last) {
             last = Some(head);
             while let Some(booking) = elsewhere.next_if(|booking| booking.order < head.0) {
-                look.accrual.keep_elsewhere(&booking, &key.provider);
+                state.booked.book_elsewhere(&booking, &key.provider);
             }
-            self.look_at(key, head.1, &mut look, at);
-            if look.blocked && self.is_full(key, &look, at) {
-                look.full_at = Some(head.0);
-                self.only_decline(key, &mut look, at);
+            self.evaluate_line(key, head.1, &mut state, at);
+            if state.blocked && self.is_full(key, &state, at) {
+                state.full_at = Some(head.0);
+                self.decline_unservable(key, &mut state, at);
                 break;
             }
         }
-        self.end_pass(key, look, at)
+        self.end_pass(key, state, at)
     }
 
-    /// Takes note of what the pool keeps, and of whether it has room.
-    fn end_pass(&mut self, key: &PoolKey, look: Look, at: Moment) -> Pass {
-        let Look {
+    /// Stores the bookings of the pool and whether it is paused or full.
+    fn end_pass(&mut self, key: &PoolKey, state: PassState, at: DecisionInputs) -> Pass {
+        let PassState {
             mut pass,
             bookings,
             refused,
             full_at,
             ..
-        } = look;
+        } = state;
         if let Some(pool) = self.own.get_mut(key) {
             pool.backoff.end_if_unused(at.now, refused);
             pass.paused |= pool.backoff.is_active();
             if let Some(resumes) = pool.backoff.resumes(at.now) {
-                pass.look_again(resumes);
+                pass.schedule_recheck(resumes);
             }
             let reopened = pass.paused != std::mem::replace(&mut pool.paused, pass.paused);
             let mut dropped = std::mem::replace(&mut pool.bookings, bookings);
             dropped.retain(|old| !pool.bookings.contains(old));
-            self.wake_sharers(key, &dropped);
+            self.wake_sharing_pools(key, &dropped);
             if !dropped.is_empty() {
                 self.ready.pools.insert(key.clone());
             }
@@ -201,64 +201,70 @@ impl World {
         pass
     }
 
-    /// Whether a pass would end where the last one did.
-    fn is_still_full(&self, key: &PoolKey, at: Moment) -> bool {
+    /// Returns whether a pass would end where the last one did.
+    fn is_still_full(&self, key: &PoolKey, at: DecisionInputs) -> bool {
         let full = self.own.get(key).and_then(|pool| pool.full.as_ref());
         full.is_some_and(|full| full.until.is_none_or(|until| at.now < until))
     }
 
-    /// Judges the head of a line.
-    fn look_at(&mut self, key: &PoolKey, line: LineId, look: &mut Look, at: Moment) {
-        let Some(request) = self.queue.line(line).and_then(Line::head) else {
+    /// Decides on the head of a line.
+    fn evaluate_line(
+        &mut self,
+        key: &PoolKey,
+        line: LineId,
+        state: &mut PassState,
+        at: DecisionInputs,
+    ) {
+        let Some(request) = self.queue.line(line).and_then(RequestLine::head) else {
             return;
         };
-        let Some(case) = Case::of(self, request) else {
+        let Some(ctx) = RequestContext::of(self, request) else {
             return;
         };
-        let held = case.held_by.is_some();
-        let Judged { verdict, wait } = self.judge(key, &case, &look.accrual, at);
+        let held = ctx.held_by.is_some();
+        let Evaluation { verdict, wait } = self.evaluate(key, &ctx, &state.booked, at);
         let verdict = match verdict {
-            Verdict::Reserve(shortage) if !held && self.holds_another(key) => {
-                Verdict::Defer(Defer::Shortage(shortage))
+            RequestVerdict::Reserve(shortage) if !held && self.holds_another(key) => {
+                RequestVerdict::Defer(Defer::Shortage(shortage))
             }
             verdict => verdict,
         };
         if let Some(wait) = wait {
-            let Look { pass, accrual, .. } = look;
+            let PassState { pass, booked, .. } = state;
             pass.paused |= wait.pool_is_short;
-            if is_short_of_room(&verdict) && !std::mem::replace(&mut look.room_made, true) {
+            if is_short_of_room(&verdict) && !std::mem::replace(&mut state.room_made, true) {
                 let Booking { room, nodes, .. } = &wait.booking;
-                pass.evictions = self.make_room(key, request, room, accrual, nodes, at.now);
+                pass.evictions = self.make_room(key, request, room, booked, nodes, at.now);
             }
             if wait.patient_until <= at.now {
-                accrual.keep_here(&wait.booking);
-                look.bookings.push(wait.booking);
+                booked.book_here(&wait.booking);
+                state.bookings.push(wait.booking);
             } else {
-                pass.look_again(wait.patient_until);
+                pass.schedule_recheck(wait.patient_until);
             }
-            look.blocked = true;
+            state.blocked = true;
         }
-        if let Verdict::Defer(Defer::Refused { .. }) = verdict {
-            look.refused = true;
-            look.blocked = true;
+        if let RequestVerdict::Defer(Defer::Refused { .. }) = verdict {
+            state.refused = true;
+            state.blocked = true;
         }
         if matches!(
             verdict,
-            Verdict::Accept(_) | Verdict::Defer(_) | Verdict::Reserve(_)
+            RequestVerdict::Accept(_) | RequestVerdict::Defer(_) | RequestVerdict::Reserve(_)
         ) {
-            self.queue.vet(key, line);
+            self.queue.mark_checked(key, line);
         }
-        if self.carry_out(key, request, &verdict, held) {
-            look.pass.decisions.push(Decision { request, verdict });
+        if self.apply_verdict(key, request, &verdict, held) {
+            state.pass.decisions.push(Decision { request, verdict });
         }
     }
 
-    /// Nothing is idle, and not even the smallest node fits: every further request has to wait.
-    fn is_full(&self, key: &PoolKey, look: &Look, at: Moment) -> bool {
-        let (Some(own), Some(pool)) = (self.own.get(key), self.fleet.pool(key)) else {
+    /// Returns whether every further request has to wait: no node is idle, and the smallest does not fit.
+    fn is_full(&self, key: &PoolKey, state: &PassState, at: DecisionInputs) -> bool {
+        let (Some(own), Some(pool)) = (self.own.get(key), self.node_index.pool(key)) else {
             return true;
         };
-        let Some(provider) = self.fleet.provider(&key.provider) else {
+        let Some(provider) = self.node_index.provider(&key.provider) else {
             return true;
         };
         if !pool.idle.is_empty() {
@@ -267,45 +273,45 @@ impl World {
         if !own.backoff.allows(at.now) {
             return true;
         }
-        let accrual = &look.accrual;
-        if look.pass.paused && self.lacks_room(key, &accrual.pool, &accrual.provider) {
+        let booked = &state.booked;
+        if state.pass.paused && self.lacks_room(key, &booked.pool, &booked.provider) {
             return true;
         }
         let mut labels = own.setup.labels.values();
         labels.all(|label| {
-            // A pool without room is paused, so the first request that says so must be seen.
+            // A pool without room is paused, so the first request without room must be evaluated.
             label.supply != Supply::Launched
-                || look.pass.paused
-                    && !(pool.account.has_room(&accrual.pool, &label.cost)
-                        && provider.account.has_room(&accrual.provider, &label.cost))
+                || state.pass.paused
+                    && !(pool.account.has_room(&booked.pool, &label.cost)
+                        && provider.account.has_room(&booked.provider, &label.cost))
         })
     }
 
-    /// A full pool still has to say what it can never serve, and so has a drained one.
-    fn only_decline(&mut self, key: &PoolKey, look: &mut Look, at: Moment) {
-        for line in self.queue.unvetted(key) {
-            while let Some(request) = self.queue.line(line).and_then(Line::head) {
-                let Some(case) = Case::of(self, request) else {
+    /// Declines what a full or drained pool can never serve.
+    fn decline_unservable(&mut self, key: &PoolKey, state: &mut PassState, at: DecisionInputs) {
+        for line in self.queue.unchecked(key) {
+            while let Some(request) = self.queue.line(line).and_then(RequestLine::head) {
+                let Some(ctx) = RequestContext::of(self, request) else {
                     break;
                 };
-                let held = case.held_by.is_some();
-                if self.can_serve(key, &case) {
-                    self.queue.vet(key, line);
+                let held = ctx.held_by.is_some();
+                if self.can_serve(key, &ctx) {
+                    self.queue.mark_checked(key, line);
                     break;
                 }
-                let verdict = self.judge(key, &case, &look.accrual, at).verdict;
+                let verdict = self.evaluate(key, &ctx, &state.booked, at).verdict;
                 match verdict {
-                    Verdict::Decline(_) => {
-                        self.carry_out(key, request, &verdict, held);
-                        look.pass.decisions.push(Decision { request, verdict });
+                    RequestVerdict::Decline(_) => {
+                        self.apply_verdict(key, request, &verdict, held);
+                        state.pass.decisions.push(Decision { request, verdict });
                     }
-                    Verdict::Skip(Skip::Drained { .. }) => {
-                        self.queue.vet(key, line);
+                    RequestVerdict::Skip(Skip::Drained { .. }) => {
+                        self.queue.mark_checked(key, line);
                         break;
                     }
-                    Verdict::Skip(_) | Verdict::Yield(_) => break,
+                    RequestVerdict::Skip(_) | RequestVerdict::Yield(_) => break,
                     _ => {
-                        self.queue.vet(key, line);
+                        self.queue.mark_checked(key, line);
                         break;
                     }
                 }
@@ -313,30 +319,30 @@ impl World {
         }
     }
 
-    /// Whether a pool does not decline a request, whatever time brings.
-    fn can_serve(&self, key: &PoolKey, case: &Case<'_>) -> bool {
+    /// Returns whether a pool may serve a request at some time.
+    fn can_serve(&self, key: &PoolKey, ctx: &RequestContext<'_>) -> bool {
         let pool = self.own.get(key);
-        !case.ask.min_ready && pool.is_some_and(|pool| self.never(pool, case).is_none())
+        !ctx.spec.min_ready && pool.is_some_and(|pool| self.permanent_decline(pool, ctx).is_none())
     }
 
-    /// Notes a decision; true if there is something to do about it.
-    fn carry_out(
+    /// Records a verdict. Returns whether the launcher has to act on it.
+    fn apply_verdict(
         &mut self,
         key: &PoolKey,
         request: RequestId,
-        verdict: &Verdict,
+        verdict: &RequestVerdict,
         held: bool,
     ) -> bool {
         match verdict {
-            Verdict::Accept(acceptance) => {
+            RequestVerdict::Accept(acceptance) => {
                 self.grant(request, acceptance);
                 true
             }
-            Verdict::Decline(_) => {
+            RequestVerdict::Decline(_) => {
                 self.note_decline(key, request);
                 true
             }
-            Verdict::Reserve(_) if !held => {
+            RequestVerdict::Reserve(_) if !held => {
                 if let Some(pool) = self.own.get_mut(key) {
                     pool.held = Some(request);
                 }
@@ -358,8 +364,9 @@ impl World {
     }
 
     fn grant(&mut self, request: RequestId, acceptance: &Acceptance) {
-        let tenant = self.queue.get(request).and_then(|r| r.ask.tenant.clone());
-        self.fleet.promise(request, tenant.as_ref(), acceptance);
+        let tenant = self.queue.get(request).and_then(|r| r.spec.tenant.clone());
+        self.node_index
+            .promise(request, tenant.as_ref(), acceptance);
         if let Some(pool) = self.own.get_mut(&acceptance.pool)
             && acceptance.launched().next().is_some()
         {
@@ -374,56 +381,57 @@ impl World {
         held.is_some_and(|request| request.stage == Stage::Held(key.clone()))
     }
 
-    /// An accepted request lacks `missing` again, because launches hit a quota or a node was lost. `zone` is
-    /// where its other nodes are.
+    /// Decides on an accepted request that lacks `missing` again, because launches hit a quota or a node was lost.
+    /// `zone` is the zone of its other nodes.
     pub fn retry(
         &mut self,
         request: RequestId,
         missing: &[Label],
-        zone: Option<&Zone>,
-        at: Moment,
+        zone: Option<&ZoneName>,
+        at: DecisionInputs,
     ) -> Retry {
-        let (Some(waiting), Some(mut case)) = (self.queue.get(request), Case::of(self, request))
+        let (Some(waiting), Some(mut ctx)) =
+            (self.queue.get(request), RequestContext::of(self, request))
         else {
-            return Retry::PutBack;
+            return Retry::Requeue;
         };
         let Stage::Taken(key) = waiting.stage.clone() else {
-            return Retry::PutBack;
+            return Retry::Requeue;
         };
-        let is_drained = self.drains.on(&key, &waiting.ask.labels).is_some();
+        let is_drained = self.drains.on(&key, &waiting.spec.labels).is_some();
         if is_drained || !self.own.contains_key(&key) {
-            return Retry::PutBack;
+            return Retry::Requeue;
         }
-        let accrual = self.kept_before(&key, waiting.order);
-        case.held_by = Some(&key);
-        case.labels = missing;
-        case.zone = zone;
-        // While the cloud refuses launches, what others have given back is for the first in the order of service.
-        let refused = self.own.get(&key).and_then(|pool| pool.refusal(at));
+        let booked = self.booked_before(&key, waiting.order);
+        ctx.held_by = Some(&key);
+        ctx.labels = missing;
+        ctx.zone = zone;
+        // While the cloud refuses launches, freed room is for the first request in the order of service.
+        let refused = self.own.get(&key).and_then(|pool| pool.launch_pause(at));
         let verdict = match refused {
-            Some(defer) => Verdict::Defer(defer),
-            None => self.judge(&key, &case, &accrual, at).verdict,
+            Some(defer) => RequestVerdict::Defer(defer),
+            None => self.evaluate(&key, &ctx, &booked, at).verdict,
         };
         match verdict {
-            Verdict::Accept(acceptance) => {
+            RequestVerdict::Accept(acceptance) => {
                 self.grant(request, &acceptance);
                 Retry::Accept(acceptance)
             }
             verdict => {
-                self.fleet.break_promise(request);
+                self.node_index.revoke_promise(request);
                 self.forget_probe(request);
                 self.set_stage(request, Stage::Held(key.clone()));
                 self.wake_all();
-                Retry::GiveBack(verdict)
+                Retry::Unassign(verdict)
             }
         }
     }
 }
 
-fn is_short_of_room(verdict: &Verdict) -> bool {
+fn is_short_of_room(verdict: &RequestVerdict) -> bool {
     match verdict {
-        Verdict::Reserve(_) => true,
-        Verdict::Defer(Defer::Shortage(shortage)) => shortage.is_of_room(),
+        RequestVerdict::Reserve(_) => true,
+        RequestVerdict::Defer(Defer::Shortage(shortage)) => shortage.is_of_room(),
         _ => false,
     }
 }

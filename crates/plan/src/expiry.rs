@@ -1,4 +1,4 @@
-//! Nodes that have been ready or held for too long, or that nobody can use any more.
+//! Finds nodes that have been ready or held for too long, or that no request can use any more.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use nodeyard_model::{Label, NodeId, NodeState, ProviderName, Timestamp};
 
-use crate::protocol::node::Seen;
+use crate::protocol::node::ObservedState;
+use crate::scheduler::RequestScheduler;
 use crate::setup::{LabelPolicy, PoolSetup};
-use crate::span::Span;
-use crate::world::World;
+use crate::span::HumanDuration;
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Expiry {
-    /// Lock each, check that it still is what it was, and set it to `deleting`.
+    /// The nodes to lock, check for changes, and set to `deleting`.
     pub expired: Vec<Expired>,
     /// No other node expires before this.
     pub again_at: Option<Timestamp>,
@@ -22,7 +22,7 @@ pub struct Expiry {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Expired {
     pub node: NodeId,
-    pub seen: Seen,
+    pub seen: ObservedState,
     pub reason: Reason,
 }
 
@@ -36,7 +36,7 @@ pub enum Reason {
         age: Duration,
         limit: Duration,
     },
-    /// It was for one request, and that is gone.
+    /// It was launched for one request, which was deleted.
     Bound,
 }
 
@@ -47,57 +47,58 @@ impl fmt::Display for Reason {
             Self::Hold { age, limit } => ("held", age, limit),
             Self::Bound => return f.write_str("the request that it was launched for is gone"),
         };
-        let (age, limit) = (Span(*age), Span(*limit));
+        let (age, limit) = (HumanDuration(*age), HumanDuration(*limit));
         write!(f, "{what} for {age}, the limit is {limit}")
     }
 }
 
-/// Looks at the nodes of our providers; costs what expires and what is held. `max_hold_age` is the limit for all held nodes, none is without end.
+/// Returns the expired nodes of our providers. The cost is proportional to expired and held nodes. `max_hold_age`
+/// limits all held nodes; None is unlimited.
 pub fn plan(
-    world: &World,
+    scheduler: &RequestScheduler,
     labels: &BTreeMap<Label, LabelPolicy>,
     max_hold_age: Option<Duration>,
     now: Timestamp,
 ) -> Expiry {
     let mut plan = Expiry::default();
-    let is_ours = |name: &ProviderName| world.providers.contains_key(name);
+    let is_ours = |name: &ProviderName| scheduler.providers.contains_key(name);
     let is_first = |id: NodeId, label: &Label| {
-        let node = world.fleet.node(id);
+        let node = scheduler.node_index.node(id);
         node.is_some_and(|node| node.labels.first() == Some(label))
     };
     let limits = labels.iter();
     let limits = limits.filter_map(|(label, policy)| Some((label, policy.max_ready_age?)));
-    let pools = world.fleet.pools().map(|(key, _)| key);
+    let pools = scheduler.node_index.pools().map(|(key, _)| key);
     for key in pools.filter(|key| is_ours(&key.provider)) {
         for (label, limit) in limits.clone() {
-            for nodes in world.fleet.free_by_age(key, label) {
+            for nodes in scheduler.node_index.free_by_age(key, label) {
                 for (since, id) in nodes {
                     let age = now.since(*since);
                     if age < limit {
-                        plan.look_again(*since, limit);
+                        plan.schedule_recheck(*since, limit);
                         break;
                     }
                     if is_first(*id, label) {
-                        plan.expire(*id, Seen::ready(*since), age, limit);
+                        plan.expire(*id, ObservedState::ready(*since), age, limit);
                     }
                 }
             }
         }
     }
-    for PoolSetup { key, labels, .. } in world.own.values().map(|own| &own.setup) {
+    for PoolSetup { key, labels, .. } in scheduler.own.values().map(|own| &own.setup) {
         let bound = labels.iter().filter(|(_, setup)| setup.bound);
         for (label, _) in bound {
-            let nodes = world.fleet.free_by_age(key, label).flatten();
+            let nodes = scheduler.node_index.free_by_age(key, label).flatten();
             for (since, node) in nodes.filter(|(_, node)| is_first(*node, label)) {
                 plan.expired.push(Expired {
                     node: *node,
-                    seen: Seen::ready(*since),
+                    seen: ObservedState::ready(*since),
                     reason: Reason::Bound,
                 });
             }
         }
     }
-    for (id, node) in world.fleet.held() {
+    for (id, node) in scheduler.node_index.held() {
         let own = node
             .hold_expiration
             .and_then(|seconds| u64::try_from(seconds).ok());
@@ -108,9 +109,9 @@ pub fn plan(
         if !node.locked && node.provider.as_ref().is_some_and(is_ours) {
             let age = now.since(node.state_time);
             if age < limit {
-                plan.look_again(node.state_time, limit);
+                plan.schedule_recheck(node.state_time, limit);
             } else {
-                plan.expire(id, Seen::held(node.state_time), age, limit);
+                plan.expire(id, ObservedState::held(node.state_time), age, limit);
             }
         }
     }
@@ -120,7 +121,7 @@ pub fn plan(
 }
 
 impl Expiry {
-    fn expire(&mut self, node: NodeId, seen: Seen, age: Duration, limit: Duration) {
+    fn expire(&mut self, node: NodeId, seen: ObservedState, age: Duration, limit: Duration) {
         let reason = match seen.state {
             NodeState::Hold => Reason::Hold { age, limit },
             _ => Reason::Ready { age, limit },
@@ -128,7 +129,7 @@ impl Expiry {
         self.expired.push(Expired { node, seen, reason });
     }
 
-    fn look_again(&mut self, since: Timestamp, limit: Duration) {
+    fn schedule_recheck(&mut self, since: Timestamp, limit: Duration) {
         let due = since + limit;
         self.again_at = Some(self.again_at.map_or(due, |first| first.min(due)));
     }

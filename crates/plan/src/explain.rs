@@ -1,4 +1,4 @@
-//! Why a request waits: every pool's verdict, the sums behind it, and what has to happen next.
+//! Explains why a request waits: the verdict of every pool, the sums behind it, and the next step.
 
 mod ended;
 
@@ -7,41 +7,42 @@ use std::fmt;
 use nodeyard_model::{Label, LauncherId, RequestId, RequestState};
 use serde::{Deserialize, Serialize};
 
-use crate::assign::Moment;
-use crate::assign::judge::Case;
+use crate::assign::DecisionInputs;
+use crate::assign::evaluate::RequestContext;
+use crate::scheduler::RequestScheduler;
+use crate::scheduler::queue::Stage;
 use crate::setup::PoolKey;
-use crate::verdict::{Defer, Ledger, List, Shortage, Skip, Verdict};
-use crate::world::World;
-use crate::world::queue::Stage;
+use crate::verdict::{CapacityShortage, CommaSeparated, Defer, QuotaScope, RequestVerdict, Skip};
 
-pub use ended::{End, Ended, Remark};
+pub use ended::{EndedRequest, PoolMessage, RequestOutcome};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Explanation {
+pub struct AssignmentExplanation {
     pub request: RequestId,
     pub state: RequestState,
     pub labels: Vec<Label>,
-    /// How long this launcher has known it, in seconds.
+    /// How long this launcher has known the request, in seconds.
     pub waiting: u64,
     /// Waiting requests that are served first; none if it does not wait.
     pub ahead: Option<usize>,
-    pub pools: Vec<Opinion>,
+    pub pools: Vec<PoolView>,
     pub next: Next,
 }
 
-/// What is known of one registered pool's view of the request.
+/// The view of one registered pool on a request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Opinion {
+pub struct PoolView {
     pub pool: PoolKey,
     pub id: LauncherId,
-    pub says: Says,
+    #[serde(rename = "says")]
+    pub verdict: PoolVerdict,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Says {
-    Ours(Verdict),
-    /// A pool of another launcher, which decides for itself.
+pub enum PoolVerdict {
+    Ours(RequestVerdict),
+    /// The registered state of a pool of another launcher.
     Theirs {
         declined: bool,
         paused: bool,
@@ -49,66 +50,66 @@ pub enum Says {
     },
 }
 
-/// What has to happen for the request to get on.
+/// The next step of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Next {
-    /// Nothing: it is done.
+    /// The request is done.
     Done,
-    /// A pool of ours is at work.
+    /// A pool of ours is serving it.
     NodesAreLaunched {
         by: PoolKey,
-        /// What the launches wait for, as far as it is known.
+        /// What the launches wait for, if known.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         waits: Vec<String>,
     },
-    /// Another launcher is at work.
+    /// Another launcher is serving it.
     AnotherLauncher,
-    /// It will be served as soon as it is looked at.
+    /// A pool of ours serves it in its next pass.
     Serve { by: PoolKey },
     /// A pool serves it when it has room.
     Room { at: PoolKey, what: String },
-    /// It waits for a pool of another launcher.
+    /// A pool of another launcher can serve it.
     WaitFor { pools: Vec<LauncherId> },
-    /// A drain has to be taken back.
+    /// A drain has to end.
     Undrain { scope: String },
-    /// It fails once these have declined, too; no pool can serve it.
+    /// No pool can serve it. It fails when these have declined.
     Fail { still_to_decline: Vec<LauncherId> },
 }
 
-impl World {
-    /// None if there is no such request.
-    pub fn explain(&self, request: RequestId, at: Moment) -> Option<Explanation> {
-        let case = Case::of(self, request)?;
-        let waiting = case.waiting;
-        let pools: Vec<Opinion> = self
+impl RequestScheduler {
+    /// Explains a request. None if it does not exist.
+    pub fn explain(&self, request: RequestId, at: DecisionInputs) -> Option<AssignmentExplanation> {
+        let ctx = RequestContext::of(self, request)?;
+        let waiting = ctx.waiting;
+        let pools: Vec<PoolView> = self
             .registry
             .iter()
             .map(|(id, pool)| {
                 let ours = self.own.get(&pool.key).filter(|own| own.setup.id == *id);
-                let says = match ours {
+                let verdict = match ours {
                     Some(_) => {
-                        let kept = self.kept_before(&pool.key, waiting.order);
-                        Says::Ours(self.judge(&pool.key, &case, &kept, at).verdict)
+                        let kept = self.booked_before(&pool.key, waiting.order);
+                        PoolVerdict::Ours(self.evaluate(&pool.key, &ctx, &kept, at).verdict)
                     }
-                    None => Says::Theirs {
-                        declined: waiting.ask.declined_by.contains(id),
+                    None => PoolVerdict::Theirs {
+                        declined: waiting.spec.declined_by.contains(id),
                         paused: pool.paused,
-                        missing: pool.missing(&waiting.ask.labels).cloned().collect(),
+                        missing: pool.missing(&waiting.spec.labels).cloned().collect(),
                     },
                 };
-                Opinion {
+                PoolView {
                     pool: pool.key.clone(),
                     id: id.clone(),
-                    says,
+                    verdict,
                 }
             })
             .collect();
         let in_line = self.queue.line_of(request).is_some();
-        Some(Explanation {
+        Some(AssignmentExplanation {
             request,
             state: waiting.state,
-            labels: waiting.ask.labels.clone(),
+            labels: waiting.spec.labels.clone(),
             waiting: at.now.since(waiting.known_since).as_secs(),
             ahead: in_line.then(|| self.queue.position(waiting.order)),
             next: next(&waiting.stage, waiting.state, &pools),
@@ -117,7 +118,7 @@ impl World {
     }
 }
 
-fn next(stage: &Stage, state: RequestState, pools: &[Opinion]) -> Next {
+fn next(stage: &Stage, state: RequestState, pools: &[PoolView]) -> Next {
     if state.is_final() {
         return Next::Done;
     }
@@ -132,45 +133,48 @@ fn next(stage: &Stage, state: RequestState, pools: &[Opinion]) -> Next {
         _ if state == RequestState::Pending => return Next::AnotherLauncher,
         _ => {}
     }
-    let accepts = |opinion: &&Opinion| matches!(opinion.says, Says::Ours(Verdict::Accept(_)));
-    if let Some(opinion) = pools.iter().find(accepts) {
-        let by = opinion.pool.clone();
+    let accepts =
+        |view: &&PoolView| matches!(view.verdict, PoolVerdict::Ours(RequestVerdict::Accept(_)));
+    if let Some(view) = pools.iter().find(accepts) {
+        let by = view.pool.clone();
         return Next::Serve { by };
     }
-    let room = pools.iter().find_map(|opinion| match &opinion.says {
-        Says::Ours(Verdict::Defer(defer)) => Some((opinion, defer.remedy())),
-        Says::Ours(Verdict::Reserve(shortage)) => Some((opinion, shortage.remedy())),
+    let room = pools.iter().find_map(|view| match &view.verdict {
+        PoolVerdict::Ours(RequestVerdict::Defer(defer)) => Some((view, defer.remedy())),
+        PoolVerdict::Ours(RequestVerdict::Reserve(shortage)) => Some((view, shortage.remedy())),
         _ => None,
     });
-    if let Some((opinion, what)) = room {
-        let at = opinion.pool.clone();
+    if let Some((view, what)) = room {
+        let at = view.pool.clone();
         return Next::Room { at, what };
     }
-    let scope = pools.iter().find_map(|opinion| match &opinion.says {
-        Says::Ours(Verdict::Skip(Skip::Drained { scope })) => Some(scope.to_string()),
+    let scope = pools.iter().find_map(|view| match &view.verdict {
+        PoolVerdict::Ours(RequestVerdict::Skip(Skip::Drained { scope })) => Some(scope.to_string()),
         _ => None,
     });
     if let Some(scope) = scope {
         return Next::Undrain { scope };
     }
-    let ids = |wanted: fn(&Says) -> bool| -> Vec<LauncherId> {
-        let wanted = pools.iter().filter(|opinion| wanted(&opinion.says));
-        wanted.map(|opinion| opinion.id.clone()).collect()
+    let ids = |wanted: fn(&PoolVerdict) -> bool| -> Vec<LauncherId> {
+        let wanted = pools.iter().filter(|view| wanted(&view.verdict));
+        wanted.map(|view| view.id.clone()).collect()
     };
-    let capable = ids(|says| {
-        matches!(says, Says::Theirs { declined: false, missing, .. } if missing.is_empty())
+    let capable = ids(|verdict| {
+        matches!(verdict, PoolVerdict::Theirs { declined: false, missing, .. } if missing.is_empty())
             || matches!(
-                says,
-                Says::Ours(Verdict::Skip(Skip::Ignoring | Skip::NotRegistered))
+                verdict,
+                PoolVerdict::Ours(RequestVerdict::Skip(Skip::Ignoring | Skip::NotRegistered))
             )
     });
     if !capable.is_empty() {
         return Next::WaitFor { pools: capable };
     }
     Next::Fail {
-        still_to_decline: ids(|says| match says {
-            Says::Theirs { declined, .. } => !declined,
-            Says::Ours(verdict) => !matches!(verdict, Verdict::Skip(Skip::AlreadyDeclined { .. })),
+        still_to_decline: ids(|verdict| match verdict {
+            PoolVerdict::Theirs { declined, .. } => !declined,
+            PoolVerdict::Ours(verdict) => {
+                !matches!(verdict, RequestVerdict::Skip(Skip::AlreadyDeclined { .. }))
+            }
         }),
     }
 }
@@ -194,7 +198,7 @@ impl Defer {
     }
 }
 
-impl Shortage {
+impl CapacityShortage {
     fn remedy(&self) -> String {
         match self {
             Self::Machines {
@@ -209,33 +213,33 @@ impl Shortage {
                 let taken = sum.foreign + sum.used + sum.launching + sum.kept;
                 let lack = taken + sum.needed - sum.limit;
                 let resource = &sum.resource;
-                match &sum.ledger {
-                    Ledger::Tenant(_) if sum.needed > sum.limit => {
-                        format!("the limit on {resource} of {} has to be raised", sum.ledger)
+                match &sum.scope {
+                    QuotaScope::Tenant(_) if sum.needed > sum.limit => {
+                        format!("the limit on {resource} of {} has to be raised", sum.scope)
                     }
-                    ledger => format!("{lack} {resource} have to come free in {ledger}"),
+                    scope => format!("{lack} {resource} have to come free in {scope}"),
                 }
             }
         }
     }
 }
 
-impl fmt::Display for Explanation {
+impl fmt::Display for AssignmentExplanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let labels = List(&self.labels);
+        let labels = CommaSeparated(&self.labels);
         write!(f, "request {} for {labels} is {}", self.request, self.state)?;
         match self.ahead {
             Some(ahead) => writeln!(f, ", known for {} s, {ahead} before it", self.waiting)?,
             None => writeln!(f)?,
         }
-        for opinion in &self.pools {
-            writeln!(f, "  {}: {}", opinion.pool, opinion.says)?;
+        for view in &self.pools {
+            writeln!(f, "  {}: {}", view.pool, view.verdict)?;
         }
         writeln!(f, "next: {}", self.next)
     }
 }
 
-impl fmt::Display for Says {
+impl fmt::Display for PoolVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ours(verdict) => verdict.fmt(f),
@@ -243,7 +247,11 @@ impl fmt::Display for Says {
                 f.write_str("another launcher's, has declined it")
             }
             Self::Theirs { missing, .. } if !missing.is_empty() => {
-                write!(f, "another launcher's, does not offer {}", List(missing))
+                write!(
+                    f,
+                    "another launcher's, does not offer {}",
+                    CommaSeparated(missing)
+                )
             }
             Self::Theirs { paused: true, .. } => f.write_str("another launcher's, waits for room"),
             Self::Theirs { .. } => f.write_str("another launcher's, can serve it"),
@@ -256,13 +264,15 @@ impl fmt::Display for Next {
         match self {
             Self::Done => f.write_str("nothing, it is done"),
             Self::NodesAreLaunched { by, waits } => {
-                write!(f, "{by} gets its nodes ready")?;
+                write!(f, "{by} is preparing its nodes")?;
                 waits.iter().try_for_each(|wait| write!(f, "; {wait}"))
             }
-            Self::AnotherLauncher => f.write_str("another launcher is at work on it"),
+            Self::AnotherLauncher => f.write_str("another launcher is serving it"),
             Self::Serve { by } => write!(f, "{by} serves it now"),
             Self::Room { at, what } => write!(f, "{what}, then {at} serves it"),
-            Self::WaitFor { pools } => write!(f, "one of these takes it: {}", List(pools)),
+            Self::WaitFor { pools } => {
+                write!(f, "one of these takes it: {}", CommaSeparated(pools))
+            }
             Self::Undrain { scope } => {
                 write!(f, "the drain has to end: nodeyard undrain {scope}")
             }
@@ -270,7 +280,7 @@ impl fmt::Display for Next {
                 f.write_str("it fails, every pool has declined")
             }
             Self::Fail { still_to_decline } => {
-                let ids = List(still_to_decline);
+                let ids = CommaSeparated(still_to_decline);
                 write!(
                     f,
                     "no pool can serve it; it fails when these have declined: {ids}"

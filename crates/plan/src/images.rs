@@ -1,57 +1,57 @@
-//! What becomes of an image: when it is built, uploaded and deleted, and why not.
+//! Decides when an image is built, uploaded and deleted, with the reasons.
 //!
-//! [`decide`] takes the [`Picture`] of one image and says what is to be done ([`Action`]), what it makes of every
-//! build, upload and provider ([`Explanation`]), and when time alone would change its mind. A steward carries the
-//! actions out: for each it takes the lock, draws the picture again and asks again, so that a decision is never
-//! older than the lock it is carried out under. Carrying out an action twice, or by two stewards, must be harmless.
+//! [`decide`] takes an [`ImageState`] and returns a [`Plan`]: the [`Action`]s that are due, an [`ImageExplanation`] of
+//! every build, upload and provider, and when to decide again without any other change. A steward executes an action
+//! under its lock after reading the state and deciding again, so a decision is never older than the lock it is
+//! executed under. Actions are idempotent.
 //!
-//! The order in which things go is upload, build, files. What holds it together:
+//! Uploads are deleted before their build, and the build before its files. The invariants:
 //!
-//! - The newest `retention` ready builds are kept, and for each provider as many of the newest ready uploads,
-//!   whatever their builds: while new uploads fail, the old ones stay. What was taken back is not counted, and goes
-//!   unless it is the newest. Kept beside them is what is pinned, and what launches use ([`Picture::launches`]): as
-//!   long as a build is on trial, the one that it may have to be replaced by is there. So the upload that nodes boot
-//!   from is removed only when somebody says so, or when no provider of the configuration takes the image any more.
-//! - Records of a provider that the configuration does not have are never touched. They pin their build.
-//! - A build is begun only when no other is under way, and one that lost its steward is settled first.
+//! - The newest `retention` ready builds are kept and, for each provider, as many of the newest ready uploads of any
+//!   build, so the old uploads stay while new ones fail. Rolled-back builds do not count and are removed unless
+//!   newest. Pinned builds and those that launches use ([`ImageState::launches`]) are kept as well, so the fallback of
+//!   a build on trial exists. The upload that nodes boot from is removed only on request, or when no configured
+//!   provider uses the image any more.
+//! - Records of a provider that is not in the configuration are never modified. Their build is kept.
+//! - A build starts only when no other is under way. A build without a steward is settled first.
 
 pub mod availability;
 mod build;
 mod import;
-mod market;
-mod picture;
 mod progress;
 mod remove;
+mod state;
 mod steward_report;
 mod text;
 mod upload;
 mod verdict;
+mod zuul_builds;
 
 use std::time::Duration;
 
 use nodeyard_model::Timestamp;
 
 pub use import::is_worth_more;
-pub use market::{BadBuild, Market, Offer, PassedOver, Refusal, ZuulBuild};
-pub use picture::{
-    Answered, Build, ImagePolicy, Imports, Origin, Picture, Request, Services, Setback, Subject,
-    Takes, Upload, UploadRef,
+pub use progress::ImageJobProgress;
+pub use state::{
+    AvailableFunctions, BackoffState, BuildSnapshot, ImageBuildRequest, ImageOrigin, ImagePolicy,
+    ImageState, Imports, Services, Subject, UploadRef, UploadSnapshot, UploadTarget,
 };
-pub use progress::Progress;
 pub use steward_report::{JobDurations, JobState, StewardReport};
 pub use verdict::{
-    Action, BuildReport, BuildVerdict, Explanation, Fate, ImportReport, ImportVerdict, OnTrial,
-    Plan, ProviderReport, RemovalReason, UploadReport, UploadVerdict, Wait, WhyBuild, WhyKept,
-    WhyPaused,
+    Action, BuildReport, BuildVerdict, ImageExplanation, ImportReport, ImportVerdict, OnTrial,
+    Plan, ProviderReport, RemovalReason, RetentionVerdict, UploadReport, UploadVerdict, WaitReason,
+    WhyBuild, WhyKept, WhyPaused,
 };
+pub use zuul_builds::{BadBuild, Offer, RejectReason, RejectedBuild, ZuulBuildList, ZuulSource};
 
-/// How long to wait where only time helps.
+/// Delays between retries, and how long failures stay visible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pace {
-    /// After the first failure; doubled with each that follows.
+    /// The delay after the first failure. It doubles with each failure that follows.
     pub first_retry: Duration,
     pub longest_retry: Duration,
-    /// For how long failed builds and uploads are left for people to see.
+    /// How long the records of failed builds and uploads are kept for inspection.
     pub linger: Duration,
 }
 
@@ -66,59 +66,63 @@ impl Default for Pace {
 }
 
 impl Pace {
-    fn retry_at(&self, setback: &Setback) -> Timestamp {
-        if setback.uncounted > 0 {
-            return setback.at;
+    fn retry_at(&self, backoff: &BackoffState) -> Timestamp {
+        if backoff.uncounted > 0 {
+            return backoff.at;
         }
-        let doublings = setback.failures.saturating_sub(1).min(31);
+        let doublings = backoff.failures.saturating_sub(1).min(31);
         let wait = self.first_retry.saturating_mul(1 << doublings);
-        setback.at + wait.min(self.longest_retry)
+        backoff.at + wait.min(self.longest_retry)
     }
 }
 
-/// Judges one image.
-pub fn decide(picture: &Picture, pace: &Pace, now: Timestamp) -> Plan {
-    let judge = Judge::new(picture, pace, now);
-    let mut plan = Plan::new(picture.image.clone());
-    plan.explanation.canary = picture.canary.clone();
-    plan.explanation.on_trial = on_trial(picture);
-    build::judge(&judge, &mut plan);
-    upload::judge(&judge, &mut plan);
-    remove::judge(&judge, &mut plan);
+/// Decides what to do about one image.
+pub fn decide(snapshot: &ImageState, pace: &Pace, now: Timestamp) -> Plan {
+    let inputs = DecideInputs::new(snapshot, pace, now);
+    let mut plan = Plan::new(snapshot.image.clone());
+    plan.explanation.canary = snapshot.canary.clone();
+    plan.explanation.on_trial = on_trial(snapshot);
+    build::decide(&inputs, &mut plan);
+    upload::decide(&inputs, &mut plan);
+    remove::decide(&inputs, &mut plan);
     plan
 }
 
-fn on_trial(picture: &Picture) -> Option<OnTrial> {
-    let successes = picture.policy.as_ref()?.canary?.successes;
-    let build = picture.canary.on_trial(&picture.uploaded_builds())?;
+fn on_trial(snapshot: &ImageState) -> Option<OnTrial> {
+    let successes = snapshot.policy.as_ref()?.canary?.successes;
+    let build = snapshot.canary.on_trial(&snapshot.uploaded_builds())?;
     Some(OnTrial { build, successes })
 }
 
-/// The picture, and what all parts of the judgement need to know of it.
-struct Judge<'p> {
-    picture: &'p Picture,
+/// The inputs that all parts of the decision share.
+struct DecideInputs<'p> {
+    snapshot: &'p ImageState,
     pace: &'p Pace,
     now: Timestamp,
 }
 
-impl<'p> Judge<'p> {
-    fn new(picture: &'p Picture, pace: &'p Pace, now: Timestamp) -> Self {
-        Self { picture, pace, now }
+impl<'p> DecideInputs<'p> {
+    fn new(snapshot: &'p ImageState, pace: &'p Pace, now: Timestamp) -> Self {
+        Self {
+            snapshot,
+            pace,
+            now,
+        }
     }
 
-    /// Whether an earlier failure of the same thing still counts.
-    fn holds_back(&self, subject: &Subject) -> Option<Wait> {
-        let setback = self.picture.setbacks.get(subject)?;
-        let until = self.pace.retry_at(setback);
-        (until > self.now).then(|| Wait::BackOff {
-            failures: setback.failures,
+    /// Returns the backoff of an earlier failure that has not expired.
+    fn active_backoff(&self, subject: &Subject) -> Option<WaitReason> {
+        let backoff = self.snapshot.backoffs.get(subject)?;
+        let until = self.pace.retry_at(backoff);
+        (until > self.now).then(|| WaitReason::BackOff {
+            failures: backoff.failures,
             until,
-            reason: setback.reason.clone(),
+            reason: backoff.reason.clone(),
         })
     }
 
-    /// Whether something that failed is still to be left for people to see.
-    fn lingers_until(&self, since: Timestamp) -> Option<Timestamp> {
+    /// Returns until when a failed record is kept for inspection.
+    fn retained_until(&self, since: Timestamp) -> Option<Timestamp> {
         let until = since + self.pace.linger;
         (until > self.now).then_some(until)
     }

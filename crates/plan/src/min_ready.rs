@@ -1,34 +1,35 @@
-//! Nodes to prepare before anybody asks for them.
+//! Plans ready nodes that are prepared before they are requested (`min-ready`).
 //!
-//! A missing node is asked for by a request of our own, which any pool may serve. Python asks again every second
-//! and lets a full pool decline; here a request is made only if one of our pools has room for it at
-//! the moment, so that a full cloud does not cause a stream of requests that fail.
+//! A missing node is requested by a request of our own, which any pool may serve. Python requests again every second
+//! and lets a full pool decline; here a request is made only while one of our pools has room for it, so that a full
+//! cloud does not cause a stream of failing requests.
 //!
-//! # Never more than asked for
+//! # Never more than configured
 //!
-//! A node counts from the request that asks for it until somebody else has it: as the request, open or fulfilled;
-//! when that is gone, as its shadow ([`World::departed`]) until the nodes have been looked at again; then as a node,
-//! whoever holds its lock for the moment. So whichever of requests and nodes is seen first, nothing is asked for twice.
+//! A node counts from the request for it until another request is allocated it: as the request, open or fulfilled;
+//! after the request is deleted, as its entry in [`RequestScheduler::removed_min_ready`] until the nodes have been
+//! read again; then as a node, locked or not. So nothing is requested twice, in whichever order requests and nodes are
+//! seen.
 //!
-//! Several launchers ask one at a time. Whoever is to ask takes the lock that all share and then
+//! Launchers request one at a time. The one whose turn it is takes a shared lock and then
 //!
-//! 1. sees all requests that were made so far, and takes note of [`World::departed`];
-//! 2. sees all nodes, and says so ([`World::nodes_seen`]);
+//! 1. sees all requests that were made so far, and copies [`RequestScheduler::removed_min_ready`];
+//! 2. sees all nodes, and calls [`RequestScheduler::nodes_seen`];
 //! 3. plans, makes the requests, and releases the lock.
 //!
 //! # Cost
 //!
-//! A [`plan`] costs all labels, and all pools that have room. Between two of them [`World::ready_nodes_wanted`] says
-//! whether another one is worth it; that costs what has changed.
+//! A [`plan`] costs all labels, and all pools that have room. Between two plans
+//! [`RequestScheduler::ready_nodes_wanted`] returns whether another one is needed; that costs what has changed.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use nodeyard_model::{Label, NodeId, NodeState, ProviderName, RequestId, RequestState, Resources};
 
-use crate::setup::{LabelPolicy, LabelSetup, PoolKey, Readiness, Supply};
-use crate::world::{OwnPool, World};
+use crate::scheduler::{OwnPool, RequestScheduler};
+use crate::setup::{LabelPolicy, LabelReadiness, LabelSetup, PoolKey, Supply};
 
-/// The precedence of requests for ready nodes: after everybody else's.
+/// The precedence of requests for ready nodes: after all others.
 pub const PRECEDENCE: u16 = 900;
 
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -57,11 +58,11 @@ pub struct Submit {
     pub without_room: usize,
 }
 
-/// What may make a node missing, or make room for one, and has changed since [`World::ready_nodes_wanted`] was last
-/// called.
+/// Changes since [`RequestScheduler::ready_nodes_wanted`] was last called that may make a node missing or free room
+/// for one.
 #[derive(Debug, Default)]
 pub(crate) struct ReadyWatch {
-    /// How many nodes are to be ready.
+    /// How many nodes have to be ready.
     wanted: BTreeMap<Label, usize>,
     /// How many are missing.
     missing: BTreeMap<Label, usize>,
@@ -69,20 +70,20 @@ pub(crate) struct ReadyWatch {
     pub(crate) pools: BTreeSet<PoolKey>,
 }
 
-/// `own` are the requests this launcher made for this purpose.
+/// Plans the requests to make. `own` are the min-ready requests of this launcher.
 pub fn plan(
-    world: &World,
+    scheduler: &RequestScheduler,
     labels: &BTreeMap<Label, LabelPolicy>,
     own: &BTreeSet<RequestId>,
 ) -> MinReady {
     let mut plan = MinReady {
         submit: Vec::new(),
-        finished: finished(world, own),
+        finished: finished(scheduler, own),
     };
-    let stranded = stranded(world);
-    let mut room = Room::of(world, world.own.iter());
+    let dangling = dangling(scheduler);
+    let mut room = Room::of(scheduler, scheduler.own.iter());
     for (label, policy) in labels.iter().filter(|(_, policy)| policy.min_ready > 0) {
-        let missing = world.missing(label, policy.min_ready, &stranded);
+        let missing = scheduler.missing(label, policy.min_ready, &dangling);
         if missing == 0 {
             continue;
         }
@@ -97,11 +98,11 @@ pub fn plan(
 }
 
 /// Returns which of our own requests are done.
-pub fn finished(world: &World, own: &BTreeSet<RequestId>) -> FinishedRequests {
+pub fn finished(scheduler: &RequestScheduler, own: &BTreeSet<RequestId>) -> FinishedRequests {
     let mut finished = FinishedRequests::default();
     for (id, request) in own
         .iter()
-        .filter_map(|id| Some((*id, world.queue.get(*id)?)))
+        .filter_map(|id| Some((*id, scheduler.queue.get(*id)?)))
     {
         match request.state {
             RequestState::Fulfilled => finished.collect.push((id, request.nodes.clone())),
@@ -112,8 +113,8 @@ pub fn finished(world: &World, own: &BTreeSet<RequestId>) -> FinishedRequests {
     finished
 }
 
-impl World {
-    /// Sets how many nodes are to be ready.
+impl RequestScheduler {
+    /// Sets how many nodes have to be ready.
     pub fn set_ready_nodes(&mut self, labels: &BTreeMap<Label, LabelPolicy>) {
         let wanted = labels.iter().filter(|(_, policy)| policy.min_ready > 0);
         let wanted = wanted.map(|(label, policy)| (label.clone(), policy.min_ready));
@@ -121,25 +122,25 @@ impl World {
         self.recheck_ready_nodes();
     }
 
-    /// Whether any node is to be ready.
+    /// Returns whether any node has to be ready.
     pub fn keeps_nodes_ready(&self) -> bool {
         !self.ready.wanted.is_empty()
     }
 
-    /// Has [`World::ready_nodes_wanted`] look at everything again, whether or not something has changed.
+    /// Makes the next [`RequestScheduler::ready_nodes_wanted`] check all labels, changed or not.
     pub fn recheck_ready_nodes(&mut self) {
         self.ready.missing.clear();
         self.ready.labels.extend(self.ready.wanted.keys().cloned());
     }
 
-    /// Whether something has changed since the last call that makes a [`plan`] request nodes. If so, make one; or say
-    /// that you did not, with [`World::recheck_ready_nodes`].
+    /// Returns whether a change since the last call makes a [`plan`] request nodes. If so, make a plan, or call
+    /// [`RequestScheduler::recheck_ready_nodes`].
     pub fn ready_nodes_wanted(&mut self) -> bool {
         let mut labels = std::mem::take(&mut self.ready.labels);
-        labels.append(&mut self.fleet.take_changed());
+        labels.append(&mut self.node_index.take_changed());
         labels.append(&mut self.queue.take_changed());
         let pools = std::mem::take(&mut self.ready.pools);
-        let more = self.judge_missing(labels);
+        let more = self.update_missing(labels);
         if !more.is_empty() {
             let mut room = Room::of(self, self.own.iter());
             if more.iter().any(|label| room.take(label, 1) > 0) {
@@ -159,18 +160,18 @@ impl World {
                 .any(|label| room.take(label, 1) > 0)
     }
 
-    /// Counts again how many nodes of these labels are missing. Returns the labels that lack more than before.
-    fn judge_missing(&mut self, labels: BTreeSet<Label>) -> Vec<Label> {
+    /// Recounts the missing nodes of these labels. Returns the labels that lack more than before.
+    fn update_missing(&mut self, labels: BTreeSet<Label>) -> Vec<Label> {
         let mut more = Vec::new();
         if labels.is_empty() || !self.keeps_nodes_ready() {
             return more;
         }
-        let stranded = stranded(self);
+        let dangling = dangling(self);
         for label in labels {
             let Some(wanted) = self.ready.wanted.get(&label) else {
                 continue;
             };
-            let missing = self.missing(&label, *wanted, &stranded);
+            let missing = self.missing(&label, *wanted, &dangling);
             let before = self.ready.missing.remove(&label).unwrap_or(0);
             if missing > before {
                 more.push(label.clone());
@@ -182,20 +183,20 @@ impl World {
         more
     }
 
-    fn missing(&self, label: &Label, wanted: usize, stranded: &HashMap<Label, usize>) -> usize {
-        let departed = self.queue.departed().values();
-        let departed = departed.filter(|of| *of == label).count();
-        let coming = self.queue.min_ready(label) + departed;
-        let stranded = stranded.get(label).copied().unwrap_or(0);
-        let there = self.fleet.spare_of_label(label) + stranded;
+    fn missing(&self, label: &Label, wanted: usize, dangling: &HashMap<Label, usize>) -> usize {
+        let removed_min_ready = self.queue.removed_min_ready().values();
+        let removed_min_ready = removed_min_ready.filter(|of| *of == label).count();
+        let coming = self.queue.min_ready(label) + removed_min_ready;
+        let dangling = dangling.get(label).copied().unwrap_or(0);
+        let there = self.node_index.spare_of_label(label) + dangling;
         wanted.saturating_sub(there + coming)
     }
 }
 
-/// Ready nodes of requests for ready nodes that have gone before they could be collected. They are about to be free.
-fn stranded(world: &World) -> HashMap<Label, usize> {
-    let stranded = world.stranded.iter();
-    let nodes = stranded.filter_map(|id| world.fleet.node(*id));
+/// Counts ready nodes whose min-ready request was deleted before they were collected. They are about to become free.
+fn dangling(scheduler: &RequestScheduler) -> HashMap<Label, usize> {
+    let dangling = scheduler.dangling.iter();
+    let nodes = dangling.filter_map(|id| scheduler.node_index.node(*id));
     let ready = nodes.filter(|node| node.state == NodeState::Ready && node.for_min_ready);
     let mut count = HashMap::new();
     for label in ready.flat_map(|node| &node.labels) {
@@ -206,12 +207,12 @@ fn stranded(world: &World) -> HashMap<Label, usize> {
 
 /// Pools of ours that have room.
 struct Room<'a> {
-    world: &'a World,
+    scheduler: &'a RequestScheduler,
     open: Vec<(&'a PoolKey, &'a OwnPool)>,
     taken: TakenRoom<'a>,
 }
 
-/// What is kept for requests, and what this plan has spoken for already.
+/// The room that is booked for requests, and the room used by this plan so far.
 #[derive(Default)]
 struct TakenRoom<'a> {
     pools: BTreeMap<&'a PoolKey, Resources>,
@@ -219,27 +220,30 @@ struct TakenRoom<'a> {
 }
 
 impl<'a> Room<'a> {
-    fn of(world: &'a World, pools: impl Iterator<Item = (&'a PoolKey, &'a OwnPool)>) -> Self {
+    fn of(
+        scheduler: &'a RequestScheduler,
+        pools: impl Iterator<Item = (&'a PoolKey, &'a OwnPool)>,
+    ) -> Self {
         Self {
-            world,
+            scheduler,
             open: pools
-                .filter(|(key, pool)| is_open(world, key, pool))
+                .filter(|(key, pool)| is_open(scheduler, key, pool))
                 .collect(),
             taken: TakenRoom::default(),
         }
     }
 
-    /// How many of `missing` nodes the pools have room for.
+    /// Returns how many of `missing` nodes the pools have room for, and takes that room.
     fn take(&mut self, label: &Label, missing: usize) -> usize {
         let mut found = 0;
-        if self.world.drains.labels.contains_key(label) {
+        if self.scheduler.drains.labels.contains_key(label) {
             return found;
         }
         for &(key, pool) in &self.open {
             let Some(setup) = pool.setup.labels.get(label).filter(|l| can_launch(l)) else {
                 continue;
             };
-            while found < missing && self.taken.fits(self.world, key, &setup.cost) {
+            while found < missing && self.taken.fits(self.scheduler, key, &setup.cost) {
                 found += 1;
             }
         }
@@ -248,10 +252,10 @@ impl<'a> Room<'a> {
 }
 
 impl<'a> TakenRoom<'a> {
-    /// Takes the room for one node, if there is any.
-    fn fits(&mut self, world: &World, key: &'a PoolKey, cost: &Resources) -> bool {
+    /// Takes the room for one node. Returns false if there is none.
+    fn fits(&mut self, scheduler: &RequestScheduler, key: &'a PoolKey, cost: &Resources) -> bool {
         let kept = |of: &dyn Fn(&PoolKey) -> bool| -> Resources {
-            let pools = world.own.iter().filter(|(key, _)| of(key));
+            let pools = scheduler.own.iter().filter(|(key, _)| of(key));
             let bookings = pools.flat_map(|(_, pool)| &pool.bookings);
             bookings.map(|booking| &booking.room).sum()
         };
@@ -259,10 +263,10 @@ impl<'a> TakenRoom<'a> {
         let pool = pool.or_insert_with(|| kept(&|other| other == key));
         let provider = self.providers.entry(&key.provider);
         let provider = provider.or_insert_with(|| kept(&|other| other.provider == key.provider));
-        let pool_book = world.fleet.pool(key);
-        let provider_book = world.fleet.provider(&key.provider);
-        let fits = pool_book.is_none_or(|book| book.account.has_room(pool, cost))
-            && provider_book.is_none_or(|book| book.account.has_room(provider, cost));
+        let pool_usage = scheduler.node_index.pool(key);
+        let provider_usage = scheduler.node_index.provider(&key.provider);
+        let fits = pool_usage.is_none_or(|usage| usage.account.has_room(pool, cost))
+            && provider_usage.is_none_or(|usage| usage.account.has_room(provider, cost));
         if fits {
             *pool += cost;
             *provider += cost;
@@ -271,16 +275,16 @@ impl<'a> TakenRoom<'a> {
     }
 }
 
-/// Whether a pool launches nodes that nobody waits for, and may have room.
-fn is_open(world: &World, key: &PoolKey, pool: &OwnPool) -> bool {
-    let provider = world.providers.get(&key.provider);
-    !world.is_exhausted(key)
+/// Returns whether a pool may launch min-ready nodes.
+fn is_open(scheduler: &RequestScheduler, key: &PoolKey, pool: &OwnPool) -> bool {
+    let provider = scheduler.providers.get(&key.provider);
+    !scheduler.is_exhausted(key)
         && !pool.backoff.is_active()
-        && !world.drains.pools.contains_key(key)
-        && world.registry.get(&pool.setup.id).is_some()
+        && !scheduler.drains.pools.contains_key(key)
+        && scheduler.registry.get(&pool.setup.id).is_some()
         && provider.is_none_or(|provider| provider.max_launches != Some(0))
 }
 
 fn can_launch(label: &LabelSetup) -> bool {
-    label.supply == Supply::Launched && label.readiness == Readiness::Ready
+    label.supply == Supply::Launched && label.readiness == LabelReadiness::Ready
 }

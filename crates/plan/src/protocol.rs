@@ -1,8 +1,8 @@
-//! What may be written next to a record that was read under its lock.
+//! Decides which record may be written next, given one that was read under its lock.
 //!
-//! Every function takes the record as it was read *after* the lock was acquired, none if it is gone or empty,
-//! and returns the record to write, or why nothing may be written. Nothing else decides on a write, so
-//! what the exhaustive search of `tests/model_check.rs` shows of these functions holds for the launcher.
+//! Every function takes the record as it was read *after* the lock was acquired, None if it is deleted or empty,
+//! and returns the record to write, or why nothing may be written. `tests/model_check.rs` explores these functions
+//! exhaustively.
 //!
 //! # A request
 //!
@@ -11,16 +11,16 @@
 //!    [`node::planned`], lock it, write [`node::begin`], launch, write [`node::launched`].
 //! 3. Unlock the nodes, write [`request::fulfil`], unlock the request.
 //!
-//! If the request is gone by then, write [`node::free`] to its nodes instead. If a launch failed, free the others
+//! If the request was deleted by then, write [`node::free`] to its nodes instead. If a launch failed, free the others
 //! and write [`request::decline`].
 //!
 //! # Clean-up
 //!
 //! - A pending request that can be locked: [`node::reset`] on each of its nodes, each under its own lock, then
-//!   [`request::put_back`]. The request is written last, so that a crash in between leaves it pending.
-//! - A node that can be locked: [`node::clean`] says what to do. `deleting` is written first, then the
+//!   [`request::requeue`]. The request is written last, so that a crash in between leaves it pending.
+//! - A node that can be locked: [`node::clean`] decides. `deleting` is written first, then the
 //!   instance is removed, then `deleted` is written and the record removed with everything below it.
-//! - A ready node whose request is gone: read the request *after* locking the node, then [`node::free`].
+//! - A ready node whose request was deleted: read the request *after* locking the node, then [`node::free`].
 
 pub mod node;
 pub mod request;
@@ -28,18 +28,18 @@ pub mod request;
 use nodeyard_model::request::LabelMismatch;
 use nodeyard_model::{Allocation, NodeState, RequestState};
 
-/// Why nothing may be written. Unlock, and look again when the record changes.
+/// Why nothing may be written. Unlock, and decide again when the record changes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum WriteRefused {
     #[error("the record is gone")]
     Gone,
-    #[error("the request is {state} by now")]
+    #[error("the request is now {state}")]
     RequestIs { state: RequestState },
     #[error("this pool has declined the request")]
     Declined,
-    #[error("the node is {state} by now")]
+    #[error("the node is now {state}")]
     NodeIs { state: NodeState },
-    #[error("the node is in its state anew")]
+    #[error("the node has entered its state again")]
     Renewed,
     #[error("the node is allocated to {}", Holder(.to.as_ref()))]
     AllocatedTo { to: Option<Allocation> },
@@ -53,7 +53,7 @@ impl std::fmt::Display for Holder<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.0 {
             Some(request) => write!(f, "request {request}"),
-            None => f.write_str("nobody"),
+            None => f.write_str("no request"),
         }
     }
 }

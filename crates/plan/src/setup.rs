@@ -1,4 +1,4 @@
-//! What the launcher tells the plan about its own pools: configuration, and what the drivers found out.
+//! The configuration of providers and pools, and what the drivers found out about them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 use crate::images::availability::PendingImage;
 
 /// An availability zone.
-pub type Zone = Arc<str>;
+pub type ZoneName = Arc<str>;
 
-/// A pool of a provider, whoever runs it.
+/// The key of a pool of any launcher.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct PoolKey {
     pub provider: ProviderName,
@@ -32,10 +32,10 @@ impl fmt::Display for PoolKey {
     }
 }
 
-/// How the plan weighs what it can weigh either way.
+/// Tunable parameters of the decisions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
-    /// How long a request that does not fit lets later ones take the room it could use.
+    /// How long a request that does not fit allows later ones to take the room it could use.
     pub patience: Duration,
 }
 
@@ -50,12 +50,11 @@ impl Default for Policy {
 /// A provider that this launcher runs.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ProviderSetup {
-    /// What the cloud grants; unlimited where `ignore-provider-quota` is set.
+    /// The quota of the cloud; unlimited where `ignore-provider-quota` is set.
     pub limits: Limits,
-    /// What others use of it: instances that are no node of ours.
+    /// What instances that are not managed use of it.
     pub foreign: Resources,
-    /// What nodes of ours use of it that have no record any more. It takes room until it is cleaned up, so that nothing
-    /// is impossible for it.
+    /// What leaked nodes of ours use of it. This room is freed by clean-up, so it makes no request impossible.
     pub leaked: Resources,
     /// `max-concurrency`. None is without limit; with zero the provider neither accepts nor declines.
     pub max_launches: Option<usize>,
@@ -69,34 +68,34 @@ pub struct PoolSetup {
     /// The id under which this pool is registered; it signs `declined_by` and nodes.
     pub id: LauncherId,
     pub key: PoolKey,
-    /// `max-servers` and its kin.
+    /// `max-servers` and similar limits.
     pub limits: Limits,
     pub labels: BTreeMap<Label, LabelSetup>,
-    /// Where to launch; empty leaves it to the cloud.
-    pub zones: Vec<Zone>,
+    /// The zones to launch in; if empty, the cloud chooses.
+    pub zones: Vec<ZoneName>,
 }
 
 impl PoolSetup {
     /// Returns why the provider did not start. None if it did.
     pub(crate) fn unreachable(&self) -> Option<&str> {
         match &self.labels.values().next()?.readiness {
-            Readiness::Unreachable { reason } => Some(reason),
+            LabelReadiness::Unreachable { reason } => Some(reason),
             _ => None,
         }
     }
 }
 
-/// What is to accept nothing new. Each with the name of what is drained, such as `provider cloud`.
+/// The drains in force. Each has the name of its scope, such as `provider cloud`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Drains {
-    /// Our pools that take no request. What they can never serve they still decline.
+    /// Our pools that accept no request. They still decline what they can never serve.
     pub pools: BTreeMap<PoolKey, Box<str>>,
-    /// Requests with one of these labels are looked at by no pool of ours.
+    /// No pool of ours considers requests with one of these labels.
     pub labels: BTreeMap<Label, Box<str>>,
 }
 
 impl Drains {
-    /// What keeps a pool of ours from serving these labels.
+    /// Returns the drain that applies to these labels in a pool of ours.
     pub(crate) fn on(&self, key: &PoolKey, labels: &[Label]) -> Option<&str> {
         let pool = self.pools.get(key).map(|scope| &**scope);
         pool.or_else(|| self.of_labels(labels))
@@ -108,23 +107,23 @@ impl Drains {
     }
 }
 
-/// What it takes to serve a label in a pool.
+/// The setup of a label in a pool.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LabelSetup {
-    /// What one node takes of the quotas.
+    /// What one node uses of the quotas.
     pub cost: Resources,
-    pub readiness: Readiness,
+    pub readiness: LabelReadiness,
     pub supply: Supply,
-    /// A node is for the request that it was launched for and for no other, whoever else could use it.
+    /// A node serves only the request that it was launched for.
     pub bound: bool,
 }
 
 impl LabelSetup {
-    /// A label that can be launched right away.
+    /// Returns a label that can be launched at once.
     pub fn launched(cost: Resources) -> Self {
         Self {
             cost,
-            readiness: Readiness::Ready,
+            readiness: LabelReadiness::Ready,
             supply: Supply::Launched,
             bound: false,
         }
@@ -135,36 +134,36 @@ impl LabelSetup {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Supply {
     Launched,
-    /// So many machines exist; each appears as a ready node when it is free. None is ever launched.
+    /// The number of existing machines. Each has a ready node while it is free; none is launched.
     Fixed(usize),
 }
 
-/// Whether nodes of a label can be launched at all.
+/// Whether nodes of a label can be launched.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Readiness {
+pub enum LabelReadiness {
     Ready,
     /// No ready upload, or no such image in the cloud.
     ImageMissing {
         image: Box<str>,
-        /// What the cloud was asked for, or why the image is not made, where there is more to say than a name.
+        /// The image reference, or why the image is not being made, if known.
         reason: Option<Box<str>>,
-        /// How far it is, if it is being made.
+        /// Its progress, if it is being made.
         pending: Option<Box<PendingImage>>,
     },
     /// The configuration of the label cannot work, such as a flavor that does not exist.
     Broken {
         reason: Box<str>,
     },
-    /// The provider did not start, so nothing is known about the label. All labels of such a pool say so.
+    /// The provider did not start. All labels of such a pool are unreachable.
     Unreachable {
         reason: Box<str>,
     },
 }
 
-/// What the configuration says of a label, whatever pool it comes from.
+/// The configuration of a label, independent of pools.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LabelPolicy {
     pub min_ready: usize,
-    /// `max-ready-age`; none is without end.
+    /// `max-ready-age`; None is unlimited.
     pub max_ready_age: Option<Duration>,
 }

@@ -1,4 +1,4 @@
-//! Lengths of time as people say them.
+//! Displays durations for people.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,16 +6,16 @@ use std::time::Duration;
 /// `2 d 3 h`, `40 min`, `5 s`: at most two units, of which the smaller is cut off.
 ///
 /// With a precision, as in `{:.1}`, seconds alone have as many decimals: `5.0 s`.
-pub(crate) struct Span(pub(crate) Duration);
+pub(crate) struct HumanDuration(pub(crate) Duration);
 
-impl Span {
-    /// Nothing, where a record has a time that cannot be.
+impl HumanDuration {
+    /// Converts seconds. Invalid values become zero.
     pub(crate) fn of_secs(seconds: f64) -> Self {
         Self(Duration::try_from_secs_f64(seconds).unwrap_or_default())
     }
 }
 
-impl fmt::Display for Span {
+impl fmt::Display for HumanDuration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const UNITS: [(u64, &str, u64, &str); 3] = [
             (86_400, "d", 3_600, "h"),
@@ -58,14 +58,14 @@ mod tests {
             (-1.0, "0 s"),
             (f64::INFINITY, "0 s"),
         ] {
-            assert_eq!(Span::of_secs(seconds).to_string(), text);
+            assert_eq!(HumanDuration::of_secs(seconds).to_string(), text);
         }
     }
 
     #[test]
     fn decimals_are_for_seconds() {
-        assert_eq!(format!("{:.1}", Span::of_secs(12.54)), "12.5 s");
-        assert_eq!(format!("{:.1}", Span::of_secs(0.0)), "0.0 s");
-        assert_eq!(format!("{:.1}", Span::of_secs(90.5)), "1 min 30 s");
+        assert_eq!(format!("{:.1}", HumanDuration::of_secs(12.54)), "12.5 s");
+        assert_eq!(format!("{:.1}", HumanDuration::of_secs(0.0)), "0.0 s");
+        assert_eq!(format!("{:.1}", HumanDuration::of_secs(90.5)), "1 min 30 s");
     }
 }

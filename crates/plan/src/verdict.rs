@@ -1,6 +1,6 @@
-//! Verdicts: what a pool says to a request, as data and as a sentence.
+//! Verdicts of a pool on a request, as data and as text.
 //!
-//! The texts read after "pool p/q: ", so they start in lower case and end without a full stop.
+//! The texts follow "pool p/q: ", so they start in lower case and end without a full stop.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,20 +12,20 @@ use nodeyard_model::{
 use serde::{Deserialize, Serialize};
 
 use crate::images::availability::ImageStage;
-use crate::setup::{PoolKey, Zone};
-use crate::span::Span;
+use crate::setup::{PoolKey, ZoneName};
+use crate::span::HumanDuration;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Verdict {
-    /// The request is no business of this pool.
+pub enum RequestVerdict {
+    /// This pool does not handle the request.
     Skip(Skip),
-    /// Another pool goes first.
+    /// Another pool comes first.
     Yield(Yield),
-    /// This pool could serve it later.
+    /// This pool can serve it later.
     Defer(Defer),
-    /// As defer, and no other pool could: this one takes the request and keeps room for it.
-    Reserve(Shortage),
+    /// Like defer, and no other pool can serve it: this pool reserves the request and keeps room for it.
+    Reserve(CapacityShortage),
     /// This pool cannot serve it.
     Decline(Decline),
     /// This pool serves it now.
@@ -35,11 +35,11 @@ pub enum Verdict {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Skip {
-    /// Somebody works on the request, or it is done.
+    /// The request is being served, or it is done.
     NotWaiting { state: RequestState },
-    /// A pool of this launcher has taken it.
+    /// A pool of this launcher serves it.
     Taken { by: PoolKey },
-    /// The reason as far as it still holds; a failed launch is no lasting one.
+    /// The reason if it still holds. A failed launch does not.
     AlreadyDeclined { reason: Option<Decline> },
     /// The pool does not see itself among the registered pools.
     NotRegistered,
@@ -80,7 +80,7 @@ pub enum Yield {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Defer {
-    Shortage(Shortage),
+    Shortage(CapacityShortage),
     /// `max-concurrency` launches are under way.
     Launching {
         launching: usize,
@@ -108,10 +108,10 @@ pub struct AwaitedImage {
     pub label: Label,
     pub provider: ProviderName,
     pub stage: ImageStage,
-    /// How much of the build or the upload is done; none as long as its worker has not said.
+    /// The progress of the build or upload. None until its worker has reported it.
     #[serde(default)]
     pub percent: Option<u8>,
-    /// Seconds until the image should be ready, by how long it took before; negative if that is over.
+    /// Seconds until the image should be ready, estimated from earlier durations; negative if overdue.
     #[serde(default)]
     pub remaining: Option<i64>,
     pub at: Timestamp,
@@ -119,24 +119,24 @@ pub struct AwaitedImage {
 
 impl Defer {
     pub(crate) fn is_at_tenant(&self) -> bool {
-        matches!(self, Self::Shortage(Shortage::Quota(sum)) if matches!(sum.ledger, Ledger::Tenant(_)))
+        matches!(self, Self::Shortage(CapacityShortage::Quota(sum)) if matches!(sum.scope, QuotaScope::Tenant(_)))
     }
 }
 
-/// Whose limit it is.
+/// The owner of a limit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Ledger {
+pub enum QuotaScope {
     Pool(PoolKey),
     Provider(ProviderName),
     Tenant(TenantName),
 }
 
-/// What there is too little of.
+/// A lack of quota or machines.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Shortage {
-    Quota(Sum),
+pub enum CapacityShortage {
+    Quota(QuotaShortage),
     /// Too few free machines of a label that is not launched.
     Machines {
         label: Label,
@@ -145,19 +145,19 @@ pub enum Shortage {
     },
 }
 
-impl Shortage {
-    /// Whether the pool lacks room that it could make. A tenant's limit is the same in every pool, and
-    /// machines that are all in use are as many as there will ever be.
+impl CapacityShortage {
+    /// Returns whether the pool lacks room that it could free. A tenant limit is the same in every pool, and fixed
+    /// machines cannot be added.
     pub(crate) fn is_of_room(&self) -> bool {
-        matches!(self, Self::Quota(sum) if !matches!(sum.ledger, Ledger::Tenant(_)))
+        matches!(self, Self::Quota(sum) if !matches!(sum.scope, QuotaScope::Tenant(_)))
     }
 }
 
-/// A limit that does not hold what is needed:
-/// `foreign + used + launching + kept + needed > limit`.
+/// A limit that is exceeded: `foreign + used + launching + kept + needed > limit`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Sum {
-    pub ledger: Ledger,
+pub struct QuotaShortage {
+    #[serde(rename = "ledger")]
+    pub scope: QuotaScope,
     #[serde(with = "resource_name")]
     pub resource: ResourceName,
     pub limit: Quantity,
@@ -196,7 +196,8 @@ pub enum Decline {
     },
     /// More than the limit allows even when nothing else runs.
     TooLarge {
-        ledger: Ledger,
+        #[serde(rename = "ledger")]
+        scope: QuotaScope,
         #[serde(with = "resource_name")]
         resource: ResourceName,
         limit: Quantity,
@@ -208,9 +209,9 @@ pub enum Decline {
         exist: usize,
         needed: usize,
     },
-    /// Nodes that nobody waits for are not worth waiting for.
+    /// Min-ready requests do not wait for room.
     NoRoomForMinReady {
-        shortage: Shortage,
+        shortage: CapacityShortage,
     },
     /// The same while the pool is drained.
     DrainedForMinReady {
@@ -223,7 +224,7 @@ pub enum Decline {
 }
 
 impl Decline {
-    /// Whether it will be so after a drain, too. Images and what labels are made of may well be what the drain is for.
+    /// Returns whether the reason holds after a drain, too. Images and labels may be changed during the drain.
     pub(crate) fn outlasts_drain(&self) -> bool {
         !matches!(self, Self::ImageMissing { .. } | Self::BrokenLabel { .. })
     }
@@ -233,40 +234,40 @@ impl Decline {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Acceptance {
     pub pool: PoolKey,
-    pub steps: Vec<Step>,
+    pub steps: Vec<NodeStep>,
     /// Where to launch; all nodes of a request are in one zone.
     #[serde(with = "zone")]
-    pub zone: Option<Zone>,
+    pub zone: Option<ZoneName>,
 }
 
 impl Acceptance {
-    /// The nodes that are taken as they are.
+    /// Returns the reused nodes.
     pub fn reused(&self) -> impl Iterator<Item = NodeId> {
         self.steps.iter().filter_map(|step| match step {
-            Step::Reuse { node, .. } => Some(*node),
-            Step::Launch { .. } => None,
+            NodeStep::Reuse { node, .. } => Some(*node),
+            NodeStep::Launch { .. } => None,
         })
     }
 
-    /// The labels that are launched, with their cost.
+    /// Returns the labels that are launched, with their cost.
     pub fn launched(&self) -> impl Iterator<Item = (&Label, &Resources)> {
         self.steps.iter().filter_map(|step| match step {
-            Step::Launch { label, cost } => Some((label, cost)),
-            Step::Reuse { .. } => None,
+            NodeStep::Launch { label, cost } => Some((label, cost)),
+            NodeStep::Reuse { .. } => None,
         })
     }
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Step {
+pub enum NodeStep {
     /// Lock this ready node, check that it is still free, allocate it.
     Reuse { label: Label, node: NodeId },
     /// Record, lock and launch a node; `cost` is its `resources`.
     Launch { label: Label, cost: Resources },
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for RequestVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Skip(skip) => skip.fmt(f),
@@ -314,7 +315,7 @@ impl fmt::Display for Yield {
                 write!(f, "{to} has priority {theirs}, this pool {own}")
             }
             Self::Labels { missing, to } => {
-                write!(f, "it lacks {}, {to} has them all", List(missing))
+                write!(f, "it lacks {}, {to} has them all", CommaSeparated(missing))
             }
             Self::Refused { to } => {
                 write!(f, "the cloud refuses launches, {to} can serve it")
@@ -354,7 +355,7 @@ impl fmt::Display for Defer {
 impl fmt::Display for AwaitedImage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { image, label, .. } = self;
-        let stage = self.stage.told_at(&self.provider, self.at);
+        let stage = self.stage.display_at(&self.provider, self.at);
         write!(f, "image {image} of label {label} {stage}")?;
         if let Some(percent) = self.percent {
             write!(f, ", {percent} % done")?;
@@ -362,7 +363,7 @@ impl fmt::Display for AwaitedImage {
         let Some(remaining) = self.remaining else {
             return Ok(());
         };
-        let span = Span(Duration::from_secs(remaining.unsigned_abs()));
+        let span = HumanDuration(Duration::from_secs(remaining.unsigned_abs()));
         if remaining >= 0 {
             write!(f, ", should be ready in {span}")
         } else {
@@ -371,7 +372,7 @@ impl fmt::Display for AwaitedImage {
     }
 }
 
-impl fmt::Display for Ledger {
+impl fmt::Display for QuotaScope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Pool(key) => write!(f, "pool {key}"),
@@ -381,7 +382,7 @@ impl fmt::Display for Ledger {
     }
 }
 
-impl fmt::Display for Shortage {
+impl fmt::Display for CapacityShortage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Quota(sum) => sum.fmt(f),
@@ -397,10 +398,10 @@ impl fmt::Display for Shortage {
     }
 }
 
-impl fmt::Display for Sum {
+impl fmt::Display for QuotaShortage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
-            ledger,
+            scope,
             resource,
             limit,
             needed,
@@ -409,7 +410,7 @@ impl fmt::Display for Sum {
         } = self;
         write!(
             f,
-            "{needed} {resource} needed, {ledger} has {used} of {limit} in use"
+            "{needed} {resource} needed, {scope} has {used} of {limit} in use"
         )?;
         for (amount, what) in [
             (self.foreign, "used by others"),
@@ -432,7 +433,9 @@ impl fmt::Display for Decline {
                 f,
                 "the request asks for provider {provider}, this one is elsewhere and has `affinity: require`"
             ),
-            Self::UnknownLabels { labels } => write!(f, "it does not offer {}", List(labels)),
+            Self::UnknownLabels { labels } => {
+                write!(f, "it does not offer {}", CommaSeparated(labels))
+            }
             Self::BrokenLabel { label, reason } => {
                 write!(f, "label {label} cannot work: {reason}")
             }
@@ -448,13 +451,13 @@ impl fmt::Display for Decline {
                 }
             }
             Self::TooLarge {
-                ledger,
+                scope,
                 resource,
                 limit,
                 needed,
             } => write!(
                 f,
-                "{needed} {resource} needed, {ledger} allows {limit} in all"
+                "{needed} {resource} needed, {scope} allows {limit} in all"
             ),
             Self::TooFewMachines {
                 label,
@@ -465,14 +468,17 @@ impl fmt::Display for Decline {
                 "{needed} machines with label {label} needed, {exist} exist"
             ),
             Self::NoRoomForMinReady { shortage } => {
-                write!(f, "no room for a node that nobody waits for: {shortage}")
+                write!(f, "no room for a min-ready node: {shortage}")
             }
             Self::DrainedForMinReady { scope } => {
-                write!(f, "no node that nobody waits for while {scope} is drained")
+                write!(
+                    f,
+                    "no min-ready nodes are launched while {scope} is drained"
+                )
             }
             Self::UnreachableForMinReady { reason } => write!(
                 f,
-                "no node that nobody waits for while its provider does not start: {reason}"
+                "no min-ready nodes are launched while its provider does not start: {reason}"
             ),
         }
     }
@@ -484,8 +490,8 @@ impl fmt::Display for Acceptance {
         for (index, step) in self.steps.iter().enumerate() {
             let comma = if index == 0 { "" } else { "," };
             match step {
-                Step::Reuse { label, node } => write!(f, "{comma} {label} is node {node}")?,
-                Step::Launch { label, .. } => write!(f, "{comma} {label} is launched")?,
+                NodeStep::Reuse { label, node } => write!(f, "{comma} {label} is node {node}")?,
+                NodeStep::Launch { label, .. } => write!(f, "{comma} {label} is launched")?,
             }
         }
         Ok(())
@@ -493,9 +499,9 @@ impl fmt::Display for Acceptance {
 }
 
 /// Separated by commas.
-pub(crate) struct List<'a, T>(pub(crate) &'a [T]);
+pub(crate) struct CommaSeparated<'a, T>(pub(crate) &'a [T]);
 
-impl<T: fmt::Display> fmt::Display for List<'_, T> {
+impl<T: fmt::Display> fmt::Display for CommaSeparated<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, item) in self.0.iter().enumerate() {
             write!(f, "{}{item}", if index == 0 { "" } else { ", " })?;
@@ -526,10 +532,10 @@ mod resource_name {
 mod zone {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    use crate::setup::Zone;
+    use crate::setup::ZoneName;
 
     pub(super) fn serialize<S: Serializer>(
-        zone: &Option<Zone>,
+        zone: &Option<ZoneName>,
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
         zone.as_deref().serialize(serializer)
@@ -537,7 +543,7 @@ mod zone {
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
-    ) -> Result<Option<Zone>, D::Error> {
-        Ok(Option::<Box<str>>::deserialize(deserializer)?.map(Zone::from))
+    ) -> Result<Option<ZoneName>, D::Error> {
+        Ok(Option::<Box<str>>::deserialize(deserializer)?.map(ZoneName::from))
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use nodeyard_image::ImageId;
 use nodeyard_model::{BuildId, BuildKey, BuildState, Formats, ImageBuild, ImageName};
-use nodeyard_plan::images::{Action, Picture, Subject};
+use nodeyard_plan::images::{Action, ImageState, Subject};
 use nodeyard_store::Result;
 use nodeyard_store::lock::LockGuard;
 use serde::Serialize;
@@ -94,12 +94,12 @@ impl StewardContext {
         &self,
         image: &ImageName,
         action: &Action,
-    ) -> Result<Option<(RenewableLock, Picture)>> {
+    ) -> Result<Option<(RenewableLock, ImageState)>> {
         let lock = self.registry.images().building_lock(image)?;
         let Some(lock) = RenewableLock::try_acquire(lock).await? else {
             return Ok(None);
         };
-        let unlock = |picture: &mut Picture| picture.building = false;
+        let unlock = |picture: &mut ImageState| picture.building = false;
         if let Some(picture) = self.confirm(image, action, unlock).await? {
             return Ok(Some((lock, picture)));
         }

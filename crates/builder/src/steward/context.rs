@@ -5,7 +5,7 @@ use std::sync::Arc;
 use nodeyard_config::{Config, ImageDefinition};
 pub(super) use nodeyard_model::now;
 use nodeyard_model::{BuildId, BuildKey, ImageName};
-use nodeyard_plan::images::{self, Action, Pace, Picture, Plan, Setback, Subject};
+use nodeyard_plan::images::{self, Action, BackoffState, ImageState, Pace, Plan, Subject};
 use nodeyard_store::Result;
 use nodeyard_store::registry::Registry;
 use tokio::sync::{Semaphore, watch};
@@ -93,11 +93,11 @@ impl StewardContext {
         &self,
         image: &ImageName,
         functions: &RegisteredFunctions,
-    ) -> Result<Picture> {
+    ) -> Result<ImageState> {
         image_state::load_image_state(&self.registry, &self.config(), functions, image).await
     }
 
-    pub(super) fn decide(&self, picture: &Picture) -> Plan {
+    pub(super) fn decide(&self, picture: &ImageState) -> Plan {
         images::decide(picture, &self.pace, now())
     }
 
@@ -107,8 +107,8 @@ impl StewardContext {
         &self,
         image: &ImageName,
         action: &Action,
-        unlock: impl FnOnce(&mut Picture),
-    ) -> Result<Option<Picture>> {
+        unlock: impl FnOnce(&mut ImageState),
+    ) -> Result<Option<ImageState>> {
         let functions = self.directory.refresh().await;
         let mut picture = self.load_image_state(image, &functions).await?;
         unlock(&mut picture);
@@ -139,7 +139,7 @@ impl StewardContext {
             Subject::Build => self.registry.images().build_request(image).await?,
             _ => None,
         };
-        let latest = Setback {
+        let latest = BackoffState {
             failures: u32::from(counts),
             uncounted: u32::from(!counts),
             at: now(),

@@ -13,7 +13,7 @@ use nodeyard_gearman::GearmanEndpoint;
 use nodeyard_gearman::client::{AdminClient, AdminError};
 use nodeyard_image::ImageId;
 use nodeyard_model::{BuildId, ImageName, ProviderName};
-use nodeyard_plan::images::{Answered, Services};
+use nodeyard_plan::images::{AvailableFunctions, Services};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
@@ -121,7 +121,7 @@ impl RegisteredFunctions {
                 delete.insert(*build);
             }
         }
-        Services::Known(Answered {
+        Services::Known(AvailableFunctions {
             build: self.is_registered(&Function::Build(image.clone())),
             import: self.is_registered(&Function::Import(image.clone())),
             upload,

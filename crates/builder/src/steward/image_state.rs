@@ -8,7 +8,9 @@ use nodeyard_model::{
     BuildId, BuildKey, ImageBuild, ImageName, ImageUpload, ProviderName, Record as _, Timestamp,
     layout,
 };
-use nodeyard_plan::images::{Build, Picture, Request, Upload, ZuulBuild};
+use nodeyard_plan::images::{
+    BuildSnapshot, ImageBuildRequest, ImageState, UploadSnapshot, ZuulSource,
+};
 use nodeyard_store::registry::Registry;
 use nodeyard_store::{Error, Record, Result, Stat, Tree, TreePath, ext};
 
@@ -23,7 +25,7 @@ pub async fn load_image_state(
     config: &Config,
     functions: &RegisteredFunctions,
     image: &ImageName,
-) -> Result<Picture> {
+) -> Result<ImageState> {
     let tree = &**registry.tree();
     tree.sync().await?;
     let notes = ImageNotes::read(tree, image).await?;
@@ -41,10 +43,10 @@ pub async fn load_image_state(
         };
         Some(build(tree, key, record, &notes))
     });
-    let builds: BTreeMap<BuildId, Build> =
+    let builds: BTreeMap<BuildId, BuildSnapshot> =
         try_join_all(builds).await?.into_iter().flatten().collect();
     let providers = policy::providers(config, image);
-    Ok(Picture {
+    Ok(ImageState {
         image: image.clone(),
         policy: policy::image(config, image),
         services: functions.services(image, builds.keys(), providers.keys()),
@@ -53,9 +55,9 @@ pub async fn load_image_state(
         paused: flag("pause").is_some(),
         request: flag("request-build").map(|stat| request(&stat)),
         building,
-        setbacks: notes.setbacks,
+        backoffs: notes.setbacks,
         durations: notes.durations,
-        market,
+        zuul_builds: market,
         canary,
     })
 }
@@ -68,8 +70,8 @@ pub async fn known_images(registry: &Registry, config: &Config) -> Result<BTreeS
     Ok(names)
 }
 
-fn request(stat: &Stat) -> Request {
-    Request {
+fn request(stat: &Stat) -> ImageBuildRequest {
+    ImageBuildRequest {
         made: Timestamp::from_millis(stat.ctime),
         order: stat.czxid,
     }
@@ -81,7 +83,7 @@ async fn build(
     key: BuildKey,
     record: &Record,
     notes: &ImageNotes,
-) -> Result<Option<(BuildId, Build)>> {
+) -> Result<Option<(BuildId, BuildSnapshot)>> {
     let record_path = path(layout::build(&key))?;
     let Some(value) = readable(&record_path, record, ImageBuild::from_json) else {
         return Ok(None);
@@ -90,12 +92,12 @@ async fn build(
     let known = notes.builds.get(&key.build);
     let known = known.cloned().unwrap_or_default();
     let BuildNotes { asked, dropped, .. } = known;
-    let mut build = Build {
+    let mut build = BuildSnapshot {
         state: value.state,
         since: value.state_time,
         order: record.stat.czxid,
         formats: value.formats,
-        zuul: value.zuul_build_uuid.map(|uuid| ZuulBuild {
+        zuul: value.zuul_build_uuid.map(|uuid| ZuulSource {
             uuid,
             end: value.zuul_end_time,
         }),
@@ -118,7 +120,7 @@ async fn uploads(
     tree: &dyn Tree,
     key: &BuildKey,
     provider: &ProviderName,
-    build: &mut Build,
+    build: &mut BuildSnapshot,
 ) -> Result<()> {
     let dir = path(layout::uploads(key, provider))?;
     for (name, record) in children(tree, &dir).await? {
@@ -139,7 +141,7 @@ async fn uploads(
         let lock = record_path.join(layout::LOCK)?;
         let locked =
             record.stat.num_children > 0 && !ext::child_names(tree, &lock).await?.is_empty();
-        let upload = Upload {
+        let upload = UploadSnapshot {
             state: value.state,
             since: value.state_time,
             format: value.format,

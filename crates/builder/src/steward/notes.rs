@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use nodeyard_model::{BuildId, ImageName, Timestamp, layout};
-use nodeyard_plan::images::{JobDurations, Setback, Subject};
+use nodeyard_plan::images::{BackoffState, JobDurations, Subject};
 use nodeyard_store::{CreateMode, Error, Record, Result, Tree, TreePath, Version, ext};
 use serde::{Deserialize, Serialize};
 
@@ -23,7 +23,7 @@ const MAX_UNCOUNTED: u32 = 5;
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ImageNotes {
     /// Recent failures, their numbers and reasons.
-    pub setbacks: BTreeMap<Subject, Setback>,
+    pub setbacks: BTreeMap<Subject, BackoffState>,
     pub builds: BTreeMap<BuildId, BuildNotes>,
     /// The durations of recent builds and uploads.
     pub durations: JobDurations,
@@ -51,7 +51,7 @@ pub struct BuildNotes {
 #[derive(Default, Serialize, Deserialize)]
 struct StoredNotes {
     #[serde(default)]
-    setbacks: Vec<(Subject, Setback)>,
+    setbacks: Vec<(Subject, BackoffState)>,
     #[serde(default)]
     builds: BTreeMap<BuildId, BuildNotes>,
     #[serde(default)]
@@ -111,7 +111,12 @@ impl ImageNotes {
 
     /// Records a failure; the numbers of `latest` define whether it counts. Too many consecutive failures that do not count are
     /// counted as one.
-    pub(super) fn record_failure(&mut self, subject: Subject, latest: Setback, counts_anew: bool) {
+    pub(super) fn record_failure(
+        &mut self,
+        subject: Subject,
+        latest: BackoffState,
+        counts_anew: bool,
+    ) {
         let last = self.setbacks.get(&subject);
         let failures = last.map_or(0, |last| last.failures);
         let failures = if counts_anew { 0 } else { failures };
@@ -122,7 +127,7 @@ impl ImageNotes {
         } else {
             (failures, uncounted)
         };
-        let setback = Setback {
+        let setback = BackoffState {
             failures,
             uncounted,
             ..latest

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 
 use nodeyard_image::ImageId;
 use nodeyard_model::{BuildId, BuildKey, BuildState, ImageBuild, ImageName, Timestamp};
-use nodeyard_plan::images::{Origin, Picture};
+use nodeyard_plan::images::{ImageOrigin, ImageState};
 use nodeyard_store::Result;
 
 use super::calls::CallOutcome;
@@ -93,7 +93,7 @@ impl StewardContext {
 
     /// Adopts a lost build instead of starting a new one. The caller holds the lock of the image, which `picture` must not
     /// contain.
-    pub(super) async fn adopt_lost_build(&self, picture: &Picture) -> Result<bool> {
+    pub(super) async fn adopt_lost_build(&self, picture: &ImageState) -> Result<bool> {
         for build in self.unrecorded().await? {
             if self.is_lost(&picture.image, build).await?
                 && let Some(info) = self.orphan(build).await?
@@ -106,7 +106,7 @@ impl StewardContext {
     }
 
     /// Creates a record for a useful lost build, so that it is resumed.
-    async fn adopt(&self, picture: &Picture, info: &ImageInfo, build: BuildId) -> Result<bool> {
+    async fn adopt(&self, picture: &ImageState, info: &ImageInfo, build: BuildId) -> Result<bool> {
         if !is_wanted(picture, info, now()) {
             return Ok(false);
         }
@@ -157,11 +157,11 @@ fn key_of(info: &ImageInfo, build: BuildId) -> BuildKey {
 }
 
 /// Returns whether a lost build can replace a new build: there is no newer build, running build or newer request.
-fn is_wanted(picture: &Picture, info: &ImageInfo, now: Timestamp) -> bool {
+fn is_wanted(picture: &ImageState, info: &ImageInfo, now: Timestamp) -> bool {
     let Some(policy) = &picture.policy else {
         return false;
     };
-    let Origin::Built { rebuild_age } = policy.origin else {
+    let ImageOrigin::Built { rebuild_age } = policy.origin else {
         return false;
     };
     let has_formats = match info.state {
@@ -186,7 +186,7 @@ fn is_wanted(picture: &Picture, info: &ImageInfo, now: Timestamp) -> bool {
         && now.since(info.since) < rebuild_age
 }
 
-fn has_build_under_way(picture: &Picture) -> bool {
+fn has_build_under_way(picture: &ImageState) -> bool {
     let mut builds = picture.builds.values();
     builds.any(|build| build.state == BuildState::Building)
 }

@@ -7,7 +7,7 @@ use nodeyard_config::{Config, ImageDefinition, ImageSource, Provider, ZuulImage}
 use nodeyard_image::Format;
 use nodeyard_model::{ImageName, ProviderName};
 use nodeyard_plan::canary::CanaryPolicy;
-use nodeyard_plan::images::{ImagePolicy, Imports, Origin, Takes};
+use nodeyard_plan::images::{ImageOrigin, ImagePolicy, Imports, UploadTarget};
 
 /// The default image format of a provider. A worker converts if needed.
 const DEFAULT_FORMAT: &str = "qcow2";
@@ -15,10 +15,10 @@ const DEFAULT_FORMAT: &str = "qcow2";
 pub(super) fn image(config: &Config, name: &ImageName) -> Option<ImagePolicy> {
     let image = config.images.get(name.as_str())?;
     let origin = match &image.source {
-        ImageSource::Build(build) => Origin::Built {
+        ImageSource::Build(build) => ImageOrigin::Built {
             rebuild_age: build.rebuild_age.0,
         },
-        ImageSource::Zuul(zuul) => Origin::Imported(Imports {
+        ImageSource::Zuul(zuul) => ImageOrigin::Imported(Imports {
             max_age: zuul.max_age.map(|age| *age),
             disks: Format::convertible().map(Box::from).collect(),
             settings: settings(zuul),
@@ -61,7 +61,7 @@ fn formats(config: &Config, image: &ImageDefinition) -> BTreeSet<Box<str>> {
 pub(super) fn providers(
     config: &Config,
     image: &ImageName,
-) -> BTreeMap<ProviderName, Option<Takes>> {
+) -> BTreeMap<ProviderName, Option<UploadTarget>> {
     let managers = config.providers.values();
     managers
         .filter(|provider| provider.manages_images())
@@ -73,12 +73,12 @@ pub(super) fn providers(
         .collect()
 }
 
-fn takes(provider: &Provider, image: &ImageName) -> Option<Takes> {
+fn takes(provider: &Provider, image: &ImageName) -> Option<UploadTarget> {
     let is_named = |names: Vec<&nodeyard_config::Name>| {
         let mut names = names.into_iter();
         names.any(|name| name.as_str() == image.as_str())
     };
-    is_named(provider.diskimages()).then(|| Takes {
+    is_named(provider.diskimages()).then(|| UploadTarget {
         pause: is_named(provider.paused_diskimages()),
         format: provider.image_format().map(Box::from),
     })

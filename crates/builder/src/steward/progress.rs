@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use nodeyard_model::{BuildId, ImageName, ProviderName, layout};
-pub use nodeyard_plan::images::Progress;
+pub use nodeyard_plan::images::ImageJobProgress;
 use nodeyard_store::{CreateMode, Error, Result, Tree, TreePath, Version, ext};
 use tokio::time::Instant;
 
@@ -19,7 +19,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Returns the running jobs of an image.
-pub async fn list(tree: &dyn Tree, image: &ImageName) -> Result<Vec<Progress>> {
+pub async fn list(tree: &dyn Tree, image: &ImageName) -> Result<Vec<ImageJobProgress>> {
     let dir = TreePath::new(layout::image_jobs(image))?;
     let records = match tree.list(&dir).await {
         Ok(records) => records,
@@ -36,7 +36,7 @@ pub async fn list(tree: &dyn Tree, image: &ImageName) -> Result<Vec<Progress>> {
 pub(super) struct ProgressReporter<'t> {
     tree: &'t dyn Tree,
     path: Option<TreePath>,
-    progress: Progress,
+    progress: ImageJobProgress,
     written: Option<Instant>,
     /// When to write progress that was held back.
     due: Option<Instant>,
@@ -56,7 +56,7 @@ impl<'t> ProgressReporter<'t> {
         let mut reporter = Self {
             tree,
             path: TreePath::new(name).ok(),
-            progress: Progress {
+            progress: ImageJobProgress {
                 build,
                 provider: provider.cloned(),
                 since: now(),

@@ -6,7 +6,7 @@ use nodeyard_image::ImageId;
 use nodeyard_model::layout::{self, RecordPath};
 use nodeyard_model::{BuildId, BuildState, ImageName, UploadKey, UploadState};
 use nodeyard_plan::canary::CanaryState;
-use nodeyard_plan::images::{Action, Picture, Subject, UploadRef};
+use nodeyard_plan::images::{Action, ImageState, Subject, UploadRef};
 use nodeyard_store::registry::{Attempt, Patience, Registry};
 use nodeyard_store::{Result, TreePath, ext};
 
@@ -32,7 +32,7 @@ impl StewardContext {
             return Ok(WorkOutcome::Skipped);
         };
         let upload_key = (upload.provider.clone(), upload.upload);
-        let unlock = |picture: &mut Picture| {
+        let unlock = |picture: &mut ImageState| {
             let build = picture.builds.get_mut(&upload.build);
             if let Some(upload) = build.and_then(|build| build.uploads.get_mut(&upload_key)) {
                 upload.locked = false;
@@ -228,7 +228,7 @@ async fn booted_builds(registry: &Registry, image: &ImageName) -> Result<BTreeSe
     Ok(uploads.collect())
 }
 
-fn unlock_build(build: BuildId) -> impl FnOnce(&mut Picture) {
+fn unlock_build(build: BuildId) -> impl FnOnce(&mut ImageState) {
     move |picture| {
         if let Some(build) = picture.builds.get_mut(&build) {
             build.locked = false;
@@ -237,7 +237,7 @@ fn unlock_build(build: BuildId) -> impl FnOnce(&mut Picture) {
 }
 
 fn work_failure(
-    picture: &Picture,
+    picture: &ImageState,
     build: BuildId,
     subject: Subject,
     failure: JobFailure,

@@ -4,7 +4,7 @@
 //! knows that no steward manages the image.
 
 use nodeyard_model::layout;
-use nodeyard_plan::images::{Explanation, Picture, StewardReport};
+use nodeyard_plan::images::{ImageExplanation, ImageState, StewardReport};
 use nodeyard_store::{Result, TreePath, ext};
 
 use super::context::StewardContext;
@@ -12,7 +12,7 @@ use super::progress::put_ephemeral;
 
 impl StewardContext {
     /// Writes the report if it has changed. A failed write is retried after the next evaluation of the image.
-    pub(super) async fn report(&self, picture: &Picture, explanation: &Explanation) {
+    pub(super) async fn report(&self, picture: &ImageState, explanation: &ImageExplanation) {
         let report = StewardReport::new(picture, explanation);
         if let Err(error) = self.write_report(picture, &report).await {
             let error = &error as &dyn std::error::Error;
@@ -20,7 +20,7 @@ impl StewardContext {
         }
     }
 
-    async fn write_report(&self, picture: &Picture, report: &StewardReport) -> Result<()> {
+    async fn write_report(&self, picture: &ImageState, report: &StewardReport) -> Result<()> {
         let data = crate::jobs::to_payload(report);
         let dir = TreePath::new(layout::image_stewards(&picture.image))?;
         let path = dir.join(&self.name)?;

@@ -12,7 +12,8 @@ use std::time::Duration;
 use nodeyard_config::Config;
 use nodeyard_model::{ImageName, Timestamp, layout};
 use nodeyard_plan::images::{
-    Action, BuildVerdict, Explanation, Fate, ImportVerdict, Plan, UploadVerdict, Wait,
+    Action, BuildVerdict, ImageExplanation, ImportVerdict, Plan, RetentionVerdict, UploadVerdict,
+    WaitReason,
 };
 use nodeyard_store::{TreePath, WatchEvent, Watcher, ext};
 use tokio::sync::watch;
@@ -383,10 +384,15 @@ async fn execute(
     }
 }
 
-fn waits_for_worker(explanation: &Explanation) -> bool {
-    let is_worker = |wait: &Wait| matches!(wait, Wait::Worker { .. } | Wait::JobServer { .. });
-    let fates = explanation.builds.iter().map(|report| &report.fate);
-    let mut fates = fates.chain(explanation.uploads.iter().map(|report| &report.fate));
+fn waits_for_worker(explanation: &ImageExplanation) -> bool {
+    let is_worker = |wait: &WaitReason| {
+        matches!(
+            wait,
+            WaitReason::Worker { .. } | WaitReason::JobServer { .. }
+        )
+    };
+    let fates = explanation.builds.iter().map(|report| &report.verdict);
+    let mut fates = fates.chain(explanation.uploads.iter().map(|report| &report.verdict));
     let mut providers = explanation.providers.iter();
     let build = match &explanation.build {
         BuildVerdict::Waits { wait, .. } => Some(wait),
@@ -400,7 +406,7 @@ fn waits_for_worker(explanation: &Explanation) -> bool {
         || providers.any(|report| {
             matches!(&report.verdict, UploadVerdict::Waits { wait, .. } if is_worker(wait))
         })
-        || fates.any(|fate| matches!(fate, Fate::Waits { wait, .. } if is_worker(wait)))
+        || fates.any(|fate| matches!(fate, RetentionVerdict::Waits { wait, .. } if is_worker(wait)))
 }
 
 /// Returns the image that a path below `/nodepool/images` belongs to.

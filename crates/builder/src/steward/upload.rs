@@ -6,7 +6,7 @@ use nodeyard_image::ImageId;
 use nodeyard_model::{
     BuildId, ImageBuild, ImageName, ImageUpload, ProviderName, UploadKey, UploadState,
 };
-use nodeyard_plan::images::{Action, Picture, Subject, UploadRef};
+use nodeyard_plan::images::{Action, ImageState, Subject, UploadRef};
 use nodeyard_store::lock::LockGuard;
 use nodeyard_store::{Result, TreePath, ext};
 use tokio::time::Instant;
@@ -97,7 +97,7 @@ impl StewardContext {
         let Some(lock) = RenewableLock::try_acquire(lock).await? else {
             return Ok(None);
         };
-        let unlock = |picture: &mut Picture| {
+        let unlock = |picture: &mut ImageState| {
             if let Some(build) = picture.builds.get_mut(&build) {
                 build.uploading.remove(provider);
             }

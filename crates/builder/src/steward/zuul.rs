@@ -13,7 +13,7 @@ use std::time::Duration;
 use nodeyard_config::{ImageSource, ZuulImage};
 use nodeyard_image::ImageId;
 use nodeyard_model::{BuildId, BuildKey, BuildState, ImageBuild, ImageName, layout};
-use nodeyard_plan::images::{Action, BadBuild, Market, Picture, is_worth_more};
+use nodeyard_plan::images::{Action, BadBuild, ImageState, ZuulBuildList, is_worth_more};
 use nodeyard_store::{Result, Tree, TreePath, ext};
 use uuid::Uuid;
 
@@ -85,7 +85,7 @@ impl StewardContext {
         &self,
         image: &ImageName,
         source: &ZuulSource,
-        picture: &Picture,
+        picture: &ImageState,
     ) -> Result<bool> {
         if !self.acquire_poll_turn(image, picture).await? {
             return Ok(false);
@@ -133,8 +133,8 @@ impl StewardContext {
     }
 
     /// Acquires the turn to poll Zuul. It expires, so that another steward can poll if this one fails.
-    async fn acquire_poll_turn(&self, image: &ImageName, picture: &Picture) -> Result<bool> {
-        let seen = picture.market.as_ref().and_then(|market| market.asked);
+    async fn acquire_poll_turn(&self, image: &ImageName, picture: &ImageState) -> Result<bool> {
+        let seen = picture.zuul_builds.as_ref().and_then(|market| market.asked);
         let limit = self.timing.zuul_timeout;
         let is_ours = AtomicBool::new(false);
         change_market(&**self.registry.tree(), image, |market| {
@@ -302,22 +302,22 @@ impl StewardContext {
 }
 
 /// Returns whether polling Zuul is backing off after a failure.
-fn is_backing_off(picture: &Picture) -> bool {
-    picture.market.as_ref().is_some_and(|market| {
+fn is_backing_off(picture: &ImageState) -> bool {
+    picture.zuul_builds.as_ref().is_some_and(|market| {
         market.error.is_some() && market.next.is_some_and(|next| next > now())
     })
 }
 
 /// Reads the result of the last poll of Zuul for an image.
-pub async fn read_market(tree: &dyn Tree, image: &ImageName) -> Result<Option<Market>> {
+pub async fn read_market(tree: &dyn Tree, image: &ImageName) -> Result<Option<ZuulBuildList>> {
     ext::read_json(tree, &TreePath::new(layout::image_zuul_builds(image))?).await
 }
 
 async fn change_market(
     tree: &dyn Tree,
     image: &ImageName,
-    change: impl Fn(&mut Market),
-) -> Result<Market> {
+    change: impl Fn(&mut ZuulBuildList),
+) -> Result<ZuulBuildList> {
     let path = TreePath::new(layout::image_zuul_builds(image))?;
     ext::change_json(tree, &path, change).await
 }

@@ -1,8 +1,8 @@
-//! Keeps the snapshot: what the views show, as far as it concerns one provider.
+//! Keeps the snapshot of the backing nodes of one provider up to date with the views.
 //!
-//! One task writes it, from the views as they are at that moment, so it never goes back in time. What somebody else
-//! writes into a record proves nothing: a node is held only if the first contender of its lock is ours. That is
-//! looked up when the node appears, and again when its lock seems to have changed.
+//! One task writes it from the current state of the views, so it never contains older state than before. The record
+//! alone does not prove that a node is held: the first contender of its lock must be ours. That is checked when the
+//! node appears, and again when its lock seems to have changed.
 
 use std::collections::{BTreeSet, HashSet};
 use std::panic::AssertUnwindSafe;
@@ -67,13 +67,13 @@ impl Pending {
     }
 }
 
-struct News {
+struct BackingChanges {
     nodes: Changes<NodeId>,
     requests: Changes<RequestId>,
 }
 
-impl News {
-    /// Takes in what has changed already.
+impl BackingChanges {
+    /// Collects all pending changes.
     fn drain(&mut self, pending: &mut Pending) {
         while let Some(Some(change)) = self.nodes.next().now_or_never() {
             pending.add_nodes(change);
@@ -101,7 +101,7 @@ impl Follower {
         (follower, receiver)
     }
 
-    /// Works until the store is closed or nobody wants to know any more.
+    /// Runs until the store is closed or all receivers are dropped.
     pub(super) async fn run(mut self, mut calls: mpsc::UnboundedReceiver<CatchUp>) {
         loop {
             match AssertUnwindSafe(self.follow(&mut calls))
@@ -124,7 +124,7 @@ impl Follower {
     }
 
     async fn follow(&mut self, calls: &mut mpsc::UnboundedReceiver<CatchUp>) -> Result<()> {
-        let mut news = News {
+        let mut changes = BackingChanges {
             nodes: self.ctx.nodes.changes(),
             requests: self.ctx.requests.changes(),
         };
@@ -137,17 +137,17 @@ impl Follower {
         };
         let mut waiting = Vec::new();
         loop {
-            news.drain(&mut pending);
-            self.take_in(&mut news, std::mem::take(&mut pending))
+            changes.drain(&mut pending);
+            self.apply_changes(&mut changes, std::mem::take(&mut pending))
                 .await?;
             for done in waiting.drain(..) {
                 let done: oneshot::Sender<()> = done;
-                // Whoever waited may have been dropped.
+                // The receiver may have been dropped.
                 let _ = done.send(());
             }
             tokio::select! {
-                change = news.nodes.next() => pending.add_nodes(change.ok_or(Error::Closed)?),
-                change = news.requests.next() => pending.add_requests(change.ok_or(Error::Closed)?),
+                change = changes.nodes.next() => pending.add_nodes(change.ok_or(Error::Closed)?),
+                change = changes.requests.next() => pending.add_requests(change.ok_or(Error::Closed)?),
                 call = calls.recv() => match call {
                     Some(CatchUp { doubtful, done }) => {
                         if let Some(node) = doubtful {
@@ -162,7 +162,11 @@ impl Follower {
         }
     }
 
-    async fn take_in(&mut self, news: &mut News, mut pending: Pending) -> Result<()> {
+    async fn apply_changes(
+        &mut self,
+        changes: &mut BackingChanges,
+        mut pending: Pending,
+    ) -> Result<()> {
         let has_ended = {
             let snapshot = self.snapshot.borrow();
             let mut requests = pending.requests.iter();
@@ -172,7 +176,7 @@ impl Follower {
         if has_ended {
             // A request of ours goes in the write that takes its node into use: the node must be seen first.
             self.ctx.nodes.synced().await?;
-            news.drain(&mut pending);
+            changes.drain(&mut pending);
         }
         if pending.all_nodes {
             let snapshot = self.snapshot.borrow();
@@ -245,7 +249,7 @@ impl Follower {
         node.provider.as_ref() == Some(&self.provider)
     }
 
-    /// It was given to us, by its own account.
+    /// Returns whether the record names us as its owner.
     fn is_claimed(&self, node: &Node) -> bool {
         node.requestor.as_deref() == Some(&*self.identity) && !self.is_own(node)
     }
@@ -298,7 +302,7 @@ fn put<K: Ord + Copy, V: PartialEq>(
     true
 }
 
-/// The contender by which we hold a node.
+/// Returns the contender by which we hold a node.
 pub(super) async fn contender(
     ctx: &Context,
     node: NodeId,

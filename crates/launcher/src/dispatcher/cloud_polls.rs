@@ -1,8 +1,8 @@
-//! Polls the clouds: their limits, zones and images, whether a broken label works by now, and leaked resources.
+//! Polls the clouds: their limits, zones and images, whether a broken label works again, and leaked resources.
 //!
-//! A provider has one poll at a time; all who ask for another meanwhile share the next one. The views are synchronised
-//! after the cloud was asked and before anything is judged, and the record is read again before anything is deleted:
-//! what others created meanwhile must not be taken for leaked.
+//! A provider has one poll at a time; requests for another one meanwhile share the next. The views are synchronized
+//! after the cloud was listed and before the result is evaluated, and the record is read again before a resource is
+//! deleted, so that resources created meanwhile are not treated as leaked.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use std::sync::Arc;
 use nodeyard_driver::{self as driver, Collected, Machines, Resource, ResourceKind, Tags, Target};
 use nodeyard_driver_common::ImageSettings;
 use nodeyard_model::{BuildId, Limits, NodeId, ProviderName, RequestId, Resources, UploadId};
-use nodeyard_plan::leaks::{self, Leaks, Owner};
-use nodeyard_plan::{PoolKey, Zone};
+use nodeyard_plan::leaks::{self, Leaks, ResourceOwner};
+use nodeyard_plan::{PoolKey, ZoneName};
 use nodeyard_store::Error;
 use nodeyard_store::registry::ImageId;
 use tracing::{debug, error, info, warn};
@@ -21,7 +21,7 @@ use super::missing_uploads::ListedUploads;
 use crate::context::Context;
 use crate::launch::delete_in_cloud;
 use crate::provider::{Provider, cloud_readiness, sound_cost};
-use crate::report::{Inventory, Report};
+use crate::report::{Inventory, TaskReport};
 
 /// What a poll does, the most thorough last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,13 +33,13 @@ pub(super) enum CloudPoll {
 }
 
 /// Requests that are planned again after a poll.
-type Waiting = Vec<(PoolKey, RequestId)>;
+type WaitingRequests = Vec<(PoolKey, RequestId)>;
 
 /// The polls of one provider's cloud.
 #[derive(Debug, Default)]
 pub(super) struct CloudPolls {
-    running: Option<Waiting>,
-    next: Option<(CloudPoll, Waiting)>,
+    running: Option<WaitingRequests>,
+    next: Option<(CloudPoll, WaitingRequests)>,
     /// Nodes that were in the cloud at the last poll, and not in the store.
     unrecorded: BTreeSet<NodeId>,
     pub(super) listed_uploads: ListedUploads,
@@ -47,7 +47,7 @@ pub(super) struct CloudPolls {
 
 impl CloudPolls {
     /// Returns false if the poll follows the one that is running.
-    fn begin(&mut self, poll: CloudPoll, waiting: Waiting) -> bool {
+    fn begin(&mut self, poll: CloudPoll, waiting: WaitingRequests) -> bool {
         if self.running.is_none() {
             self.running = Some(waiting);
             return true;
@@ -59,7 +59,7 @@ impl CloudPolls {
     }
 
     /// Returns the requests that waited for the poll that ended, and the poll that follows.
-    fn finish(&mut self) -> (Waiting, Option<(CloudPoll, Waiting)>) {
+    fn finish(&mut self) -> (WaitingRequests, Option<(CloudPoll, WaitingRequests)>) {
         let waited = self.running.take();
         (waited.unwrap_or_default(), self.next.take())
     }
@@ -68,7 +68,7 @@ impl CloudPolls {
 impl Dispatcher {
     /// Polls the cloud that had no room for a request, against our count.
     pub(super) fn check_cloud_of(&mut self, request: RequestId) {
-        if let Some(key) = self.world.taken_by(request) {
+        if let Some(key) = self.scheduler.taken_by(request) {
             let provider = key.provider.clone();
             self.poll_cloud(&provider, CloudPoll::List);
         }
@@ -101,7 +101,7 @@ impl Dispatcher {
     }
 
     /// `waiting` is dropped if the provider is replaced meanwhile: the pools of its successor plan for themselves.
-    fn start_poll(&mut self, provider: &ProviderName, poll: CloudPoll, waiting: Waiting) {
+    fn start_poll(&mut self, provider: &ProviderName, poll: CloudPoll, waiting: WaitingRequests) {
         let Some(running) = self.providers.get_mut(provider) else {
             return;
         };
@@ -110,11 +110,11 @@ impl Dispatcher {
         }
         let (ctx, provider) = (self.ctx.clone(), Arc::clone(&running.provider));
         let nothing = Inventory::nothing(Arc::clone(&provider));
-        let nothing = Report::Inventory(Box::new(nothing));
+        let nothing = TaskReport::Inventory(Box::new(nothing));
         let name = provider.name.clone();
         let work = async move {
             if let Some(inventory) = ctx.unless_stopped(poll_cloud(&ctx, provider, poll)).await {
-                ctx.report(Report::Inventory(Box::new(inventory)));
+                ctx.report(TaskReport::Inventory(Box::new(inventory)));
             }
         };
         self.ctx.spawn(name, work, nothing);
@@ -133,7 +133,7 @@ impl Dispatcher {
         self.apply(inventory);
         for (pool, request) in waited {
             // Another pool of ours may have had it meanwhile, and this one after that.
-            if self.world.taken_by(request) != Some(&pool) {
+            if self.scheduler.taken_by(request) != Some(&pool) {
                 self.release(&pool, request);
             }
         }
@@ -156,12 +156,12 @@ impl Dispatcher {
         }
         for (pool, zones) in zones {
             if let Some(run) = provider.pools.get(&pool) {
-                self.world.set_zones(&run.key, zones);
+                self.scheduler.set_zones(&run.key, zones);
             }
         }
         for (pool, label, readiness) in readiness {
             if let Some(run) = provider.pools.get(&pool) {
-                self.world.set_readiness(&run.key, &label, readiness);
+                self.scheduler.set_readiness(&run.key, &label, readiness);
             }
         }
         let Some(resources) = resources else { return };
@@ -178,25 +178,25 @@ impl Dispatcher {
         let Some(running) = self.providers.get_mut(&provider.name) else {
             return;
         };
-        let recorded = |node| self.world.counts_node(node);
+        let recorded = |node| self.scheduler.counts_node(node);
         let now = Unrecorded::among(resources, &provider.owner, recorded);
         let before = std::mem::take(&mut running.polls.unrecorded);
         let still = now.nodes.iter().filter(|(node, _)| before.contains(node));
         let leaked = still.map(|(_, takes)| takes).sum();
         running.polls.unrecorded = now.nodes.into_keys().collect();
         let limits = provider.counted(limits);
-        self.world
+        self.scheduler
             .set_provider_quota(&provider.name, limits, now.foreign, leaked);
     }
 
     fn remove_leaks(&mut self, provider: &Arc<Provider>, resources: &[Resource]) {
         let (uploads, any_upload) = self.uploads_to(&provider.name);
-        let listing: Vec<leaks::Resource> = resources
+        let listing: Vec<leaks::FoundResource> = resources
             .iter()
             .filter(|resource| resource.tags.provider.as_ref() == Some(&provider.name))
             .filter_map(listed)
             .collect();
-        let look = leaks::Look {
+        let scan = leaks::LeakScan {
             system: self.ctx.system.as_str(),
             provider: &provider.name,
             listing: &listing,
@@ -206,7 +206,7 @@ impl Dispatcher {
         };
         // Regular polls are about one clean-up interval apart.
         let apart = self.ctx.timing.cleanup / 2;
-        let leaked = match leaks::judge(&self.world, &look, apart, &mut self.sightings) {
+        let leaked = match leaks::find_leaks(&self.scheduler, &scan, apart, &mut self.sightings) {
             Leaks::Found(leaked) => leaked,
             Leaks::NoRecords { resources } => {
                 error!(
@@ -277,7 +277,7 @@ async fn check_labels(machines: &dyn Machines, inventory: &mut Inventory) {
     for (pool, settings) in &provider.settings.pools {
         let run = provider.pools.get(pool);
         if let Some(found) = ok_or_warn(&provider, machines.zones(pool).await) {
-            let found = found.iter().map(|zone| Zone::from(&**zone));
+            let found = found.iter().map(|zone| ZoneName::from(&**zone));
             inventory.zones.push((pool.clone(), found.collect()));
         }
         for (label, settings) in &settings.labels {
@@ -364,16 +364,16 @@ fn node_of(tags: &Tags, owner: &driver::Owner) -> Option<NodeId> {
     tags.node.filter(|_| here)
 }
 
-/// Returns a resource as the plan sees it. None for images without tags: those are not ours to judge.
-fn listed(resource: &Resource) -> Option<leaks::Resource> {
+/// Returns a resource as the plan sees it. None for images without tags: those may belong to others.
+fn listed(resource: &Resource) -> Option<leaks::FoundResource> {
     let tags = &resource.tags;
     let belongs_to = match (tags.node, tags.build.zip(tags.upload)) {
-        (Some(node), _) => Owner::Node(node),
-        (None, Some((build, upload))) => Owner::Upload(build, upload),
+        (Some(node), _) => ResourceOwner::Node(node),
+        (None, Some((build, upload))) => ResourceOwner::Upload(build, upload),
         (None, None) if resource.kind == ResourceKind::IMAGES => return None,
-        (None, None) => Owner::Unknown,
+        (None, None) => ResourceOwner::Unknown,
     };
-    Some(leaks::Resource {
+    Some(leaks::FoundResource {
         kind: resource.kind.as_str().into(),
         id: resource.id.to_string().into(),
         system: tags.system.as_ref().map(|system| system.as_str().into()),
@@ -490,7 +490,7 @@ mod tests {
         assert!(!polls.begin(CloudPoll::List, two.clone()));
         assert!(!polls.begin(CloudPoll::CollectGarbage, Vec::new()));
         assert!(!polls.begin(CloudPoll::List, three.clone()));
-        // Who has come during a look waits for one that begins later.
+        // A request during a poll waits for the next one.
         let (waited, next) = polls.finish();
         assert_eq!(waited, one);
         assert_eq!(

@@ -1,4 +1,4 @@
-//! What the picture says is to be done, and what became of it.
+//! Executes the decisions of the scheduler, and processes the reports of tasks.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -6,25 +6,25 @@ use std::time::Duration;
 
 use nodeyard_driver_common::ImageSettings;
 use nodeyard_model::{Label, NodeId, NodeState, RequestId};
-use nodeyard_plan::assign::{Decision, Moment, Retry};
-use nodeyard_plan::protocol::node::Seen;
-use nodeyard_plan::verdict::{Decline, Ledger};
-use nodeyard_plan::{PoolKey, Verdict, Zone, orphans};
+use nodeyard_plan::assign::{Decision, DecisionInputs, Retry};
+use nodeyard_plan::protocol::node::ObservedState;
+use nodeyard_plan::verdict::{Decline, QuotaScope};
+use nodeyard_plan::{PoolKey, RequestVerdict, ZoneName, orphans};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 use uuid::Uuid;
 
 use super::cloud_polls::CloudPoll;
-use super::{Dispatcher, News, Task, Timer};
+use super::{Dispatcher, ServingTask, Timer, ViewChanges};
 use crate::provider::Provider;
-use crate::report::{Recovered, Report, Served, Settled};
-use crate::serve::{INCOMPLETE_PAUSE, Order, Serving};
+use crate::report::{Recovered, ServeOutcome, Settled, TaskReport};
+use crate::serve::{INCOMPLETE_PAUSE, ServeCommand, Serving};
 use crate::{recover, settle};
 
 /// Before a request is planned anew that could not be served as planned; doubles each time.
-const SETBACK: Duration = Duration::from_millis(20);
-const SETBACK_MOST: Duration = Duration::from_secs(2);
+const RETRY_DELAY: Duration = Duration::from_millis(20);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(2);
 
 /// Before nodes are deleted that a request has given back and that were for it alone: they take room until then.
 const EXPIRY_PAUSE: Duration = Duration::from_secs(1);
@@ -34,18 +34,18 @@ const EXPIRY_PAUSE: Duration = Duration::from_secs(1);
 const DELETE_PAUSE_MOST: Duration = Duration::from_secs(300);
 
 impl Dispatcher {
-    pub(super) fn moment(&self) -> Moment {
+    pub(super) fn decision_inputs(&self) -> DecisionInputs {
         let (seed, _) = Uuid::new_v4().as_u64_pair();
-        Moment {
+        DecisionInputs {
             now: self.ctx.clock.now(),
             seed,
         }
     }
 
-    /// Starts whatever is to be done now. True if there is more to decide at once.
+    /// Executes all decisions that are due. Returns true if there is more to decide at once.
     pub(super) fn decide(&mut self) -> bool {
-        self.put_back();
-        let mut stale = self.world.take_stale();
+        self.requeue_revoked();
+        let mut stale = self.scheduler.take_stale();
         stale.append(&mut self.deferred);
         let more = !stale.is_empty();
         for key in stale {
@@ -57,69 +57,69 @@ impl Dispatcher {
     }
 
     fn pass(&mut self, key: &PoolKey) {
-        let moment = self.moment();
-        let pass = self.world.assign(key, moment);
+        let decision_inputs = self.decision_inputs();
+        let pass = self.scheduler.assign(key, decision_inputs);
         for decision in pass.decisions {
-            self.carry_out(key, decision);
+            self.execute(key, decision);
         }
         for eviction in pass.evictions {
             let why = format!("request {} needs its room", eviction.wanted_by);
-            let seen = Seen::ready(eviction.since);
+            let seen = ObservedState::ready(eviction.since);
             settle::spawn_retire(&self.ctx, eviction.node, seen, why);
         }
         if let Some(at) = pass.again_at {
             let delay = at
-                .since(moment.now)
+                .since(decision_inputs.now)
                 .saturating_add(Duration::from_millis(1));
             self.timers.within(delay, Timer::Assign(key.clone()));
         }
         self.announce(key, pass.paused);
     }
 
-    fn carry_out(&mut self, key: &PoolKey, decision: Decision) {
+    fn execute(&mut self, key: &PoolKey, decision: Decision) {
         let order = match decision.verdict {
-            Verdict::Accept(acceptance) => Order::Accept(acceptance),
-            Verdict::Reserve(_) => Order::Reserve,
-            Verdict::Decline(ref reason)
-                if self.may_pass(key, reason) && self.let_go(key, decision.request) =>
+            RequestVerdict::Accept(acceptance) => ServeCommand::Accept(acceptance),
+            RequestVerdict::Reserve(_) => ServeCommand::Reserve,
+            RequestVerdict::Decline(ref reason)
+                if self.may_change(key, reason) && self.requeue_reserved(key, decision.request) =>
             {
                 return;
             }
-            Verdict::Decline(_) if !self.is_complete() => {
+            RequestVerdict::Decline(_) if !self.is_complete() => {
                 let timer = Timer::Release(key.clone(), decision.request);
                 self.timers.after(INCOMPLETE_PAUSE, timer);
                 return;
             }
-            Verdict::Decline(ref reason)
-                if self.is_lack_of_cloud(key, reason)
+            RequestVerdict::Decline(ref reason)
+                if self.depends_on_cloud(key, reason)
                     && self.poll_cloud_for(key, decision.request) =>
             {
                 return;
             }
-            Verdict::Decline(reason) => Order::Decline(reason.to_string()),
-            Verdict::Skip(_) | Verdict::Yield(_) | Verdict::Defer(_) => return,
+            RequestVerdict::Decline(reason) => ServeCommand::Decline(reason.to_string()),
+            RequestVerdict::Skip(_) | RequestVerdict::Yield(_) | RequestVerdict::Defer(_) => return,
         };
-        self.give(key, decision.request, order);
+        self.send_command(key, decision.request, order);
     }
 
-    fn may_pass(&self, key: &PoolKey, reason: &Decline) -> bool {
-        !self.is_complete() || self.is_lack_of_cloud(key, reason)
+    fn may_change(&self, key: &PoolKey, reason: &Decline) -> bool {
+        !self.is_complete() || self.depends_on_cloud(key, reason)
     }
 
-    /// Puts a request back that a pool holds. Whether it is to be declined shows when it waits like any other: what is
-    /// held while that is found out would be in nobody's hands afterwards.
-    fn let_go(&self, key: &PoolKey, id: RequestId) -> bool {
+    /// Requeues a reserved request that may have to be declined. It is decided while it waits like any other, since a
+    /// request whose decision is delayed must not stay reserved.
+    fn requeue_reserved(&self, key: &PoolKey, id: RequestId) -> bool {
         let task = self.serving.get(&id).filter(|task| task.pool == *key);
-        let order = Order::PutBack("it may have to be declined");
+        let order = ServeCommand::Requeue("it may have to be declined");
         task.is_some_and(|task| task.orders.send(order).is_ok())
     }
 
-    /// Whether a request is declined for want of something that the cloud has, or not, without us.
-    fn is_lack_of_cloud(&self, key: &PoolKey, reason: &Decline) -> bool {
+    /// Returns whether the reason for a decline depends on the state of the cloud.
+    fn depends_on_cloud(&self, key: &PoolKey, reason: &Decline) -> bool {
         match reason {
             Decline::BrokenLabel { .. } => true,
-            // What others use of it, or what it grants, may have changed.
-            Decline::TooLarge { ledger, .. } => matches!(ledger, Ledger::Provider(_)),
+            // The use by others or the quota may have changed.
+            Decline::TooLarge { scope, .. } => matches!(scope, QuotaScope::Provider(_)),
             Decline::ImageMissing { label, .. } => {
                 let running = self.providers.get(&key.provider);
                 let settings = running.and_then(|running| running.provider.label(&key.pool, label));
@@ -129,12 +129,12 @@ impl Dispatcher {
         }
     }
 
-    /// Gives an order to the work on a request, which is begun if there is none.
-    fn give(&mut self, key: &PoolKey, id: RequestId, order: Order) {
+    /// Sends a command to the task of a request. Starts the task if there is none.
+    fn send_command(&mut self, key: &PoolKey, id: RequestId, order: ServeCommand) {
         let order = match self.serving.get_mut(&id) {
             Some(task) if task.pool == *key => match task.orders.send(order) {
                 Ok(()) => return,
-                // It has ended, and its report is on the way.
+                // The task has ended, and its report is pending.
                 Err(mpsc::error::SendError(order)) => {
                     task.next.push_back((key.clone(), order));
                     return;
@@ -147,7 +147,7 @@ impl Dispatcher {
             None => order,
         };
         let Some(provider) = self.provider(key) else {
-            self.world.release(key, id);
+            self.scheduler.release(key, id);
             return;
         };
         let (orders, inbox) = mpsc::unbounded_channel();
@@ -160,12 +160,12 @@ impl Dispatcher {
             orders: inbox,
             gone: gone.clone(),
         };
-        let panicked = Report::Served {
+        let panicked = TaskReport::Served {
             request: id,
-            outcome: Served::Lost,
+            outcome: ServeOutcome::Lost,
         };
         self.ctx.spawn(id, serving.run(order), panicked);
-        let task = Task {
+        let task = ServingTask {
             pool: key.clone(),
             provider,
             orders,
@@ -175,22 +175,22 @@ impl Dispatcher {
         self.serving.insert(id, task);
     }
 
-    /// Lets go of the requests that our pools hold and are not to hold any longer.
-    pub(super) fn put_back(&mut self) {
-        for (key, id) in self.world.let_go() {
+    /// Requeues requests whose reservations were revoked.
+    pub(super) fn requeue_revoked(&mut self) {
+        for (key, id) in self.scheduler.revoke_reservations() {
             match self.serving.get_mut(&id) {
-                // Should it have ended, its report says what becomes of the request.
+                // If it has ended, its report determines the state of the request.
                 Some(task) if task.pool == key => {
                     let _ = task
                         .orders
-                        .send(Order::PutBack("its pool is drained or gone"));
+                        .send(ServeCommand::Requeue("its pool is drained or gone"));
                 }
-                // Another pool's work comes first, and this one's has not begun.
+                // Another pool serves it, and this one has not started.
                 Some(task) => {
                     task.next.retain(|(pool, _)| *pool != key);
-                    self.world.release(&key, id);
+                    self.scheduler.release(&key, id);
                 }
-                // The store went away, and it will be planned anew.
+                // The connection to the store was lost; it will be planned again.
                 None => {}
             }
         }
@@ -201,26 +201,26 @@ impl Dispatcher {
         Some(Arc::clone(&running.provider))
     }
 
-    /// Nodes and requests that were left behind.
+    /// Starts the clean-up of abandoned nodes and requests.
     fn clean(&mut self) {
-        let orphans = orphans::take(&mut self.world);
-        let stranded = orphans.stranded.into_iter().map(|(node, _)| node);
-        // Whoever writes `deleted` removes the record next; what it could not remove is left to the clean-up.
+        let orphans = orphans::take(&mut self.scheduler);
+        let dangling = orphans.dangling.into_iter().map(|(node, _)| node);
+        // The writer of `deleted` removes the record next; clean-up removes what it could not.
         let nodes = orphans.nodes.into_iter();
         let nodes = nodes.filter(|(_, state)| *state != NodeState::Deleted);
         let nodes = nodes.map(|(node, _)| node);
-        for node in nodes.chain(stranded).chain(orphans.empty) {
+        for node in nodes.chain(dangling).chain(orphans.empty) {
             self.settle(node);
         }
-        // As soon as nobody holds its lock, its nodes are reset and it waits again. Until then it is not told of again.
-        for request in self.world.take_abandoned() {
+        // When its lock is free, its nodes are reset and it is requeued. Until then it is not returned again.
+        for request in self.scheduler.take_abandoned() {
             if self.serving.contains_key(&request) || self.recovering.contains_key(&request) {
                 continue;
             }
             let cancelled = CancellationToken::new();
             let guard = cancelled.clone().drop_guard();
             self.recovering.insert(request, Some(guard));
-            let panicked = Report::Recovered {
+            let panicked = TaskReport::Recovered {
                 request,
                 outcome: Recovered::Again,
             };
@@ -239,7 +239,7 @@ impl Dispatcher {
             let can_delete = !running.provider.is_unreachable;
             can_delete.then(|| Arc::clone(&running.provider))
         });
-        let panicked = Report::Settled {
+        let panicked = TaskReport::Settled {
             node: id,
             outcome: Settled::Failed,
         };
@@ -247,37 +247,40 @@ impl Dispatcher {
         self.ctx.spawn(id, work, panicked);
     }
 
-    pub(super) fn take_report(&mut self, report: Report, news: &mut News) {
+    pub(super) fn handle_report(&mut self, report: TaskReport, changes: &mut ViewChanges) {
         match report {
             // The nodes follow when the loop catches up, before the next decision.
-            Report::Served { request, outcome } => self.served(request, outcome),
-            Report::LaunchAccepted { request } => self.world.accept_launch(request),
-            Report::LaunchRefused { request } => {
-                self.check_cloud_of(request);
-                self.world.refuse(request, self.ctx.clock.now());
+            TaskReport::Served { request, outcome } => self.served(request, outcome),
+            TaskReport::LaunchAccepted { request } => {
+                self.scheduler.record_accepted_launch(request);
             }
-            Report::Lacking {
+            TaskReport::LaunchRefused { request } => {
+                self.check_cloud_of(request);
+                self.scheduler
+                    .record_quota_refusal(request, self.ctx.clock.now());
+            }
+            TaskReport::Lacking {
                 request,
                 missing,
                 zone,
             } => self.retry(request, &missing, zone.as_ref()),
-            Report::IsTooMuch {
+            TaskReport::ExceedsLimit {
                 node,
                 launched,
                 answer,
             } => {
-                self.catch_up(news);
+                self.catch_up(changes);
                 let excess = if launched {
-                    self.world.excess(node)
+                    self.scheduler.excess(node)
                 } else {
-                    self.world.tenant_excess(node)
+                    self.scheduler.tenant_excess(node)
                 };
-                // Nobody waits for the answer if the request was given up.
+                // The receiver is dropped if the request was abandoned.
                 let _ = answer.send(excess);
             }
-            Report::Settled { node, outcome } => self.settled(node, outcome, news),
-            Report::NotEvicted(node) => self.world.release_eviction(node),
-            Report::Recovered { request, outcome } => match outcome {
+            TaskReport::Settled { node, outcome } => self.settled(node, outcome, changes),
+            TaskReport::NotEvicted(node) => self.scheduler.release_eviction(node),
+            TaskReport::Recovered { request, outcome } => match outcome {
                 Recovered::Done => {
                     self.recovering.remove(&request);
                     self.feed_request(request);
@@ -290,48 +293,51 @@ impl Dispatcher {
                     }
                 }
             },
-            Report::NodesOf { request, answer } => {
-                self.catch_up(news);
-                // Nobody waits for the answer if the launcher stops.
-                let _ = answer.send(self.world.nodes_of(request).collect());
+            TaskReport::NodesOf { request, answer } => {
+                self.catch_up(changes);
+                // The receiver is dropped if the launcher stops.
+                let _ = answer.send(self.scheduler.nodes_of(request).collect());
             }
-            Report::Started {
+            TaskReport::Started {
                 provider,
                 attempt,
                 result,
             } => self.started(&provider, attempt, result),
-            Report::Inventory(inventory) => {
-                self.catch_up(news);
+            TaskReport::Inventory(inventory) => {
+                self.catch_up(changes);
                 self.take_inventory(*inventory);
             }
-            // Nobody waits for these answers if the launcher stops.
-            Report::IsComplete(answer) => {
+            // The receivers are dropped if the launcher stops.
+            TaskReport::IsComplete(answer) => {
                 let _ = answer.send(self.is_complete());
             }
-            Report::Departed(answer) => {
-                self.catch_up(news);
-                let _ = answer.send(self.world.departed());
+            TaskReport::RemovedMinReady(answer) => {
+                self.catch_up(changes);
+                let _ = answer.send(self.scheduler.removed_min_ready());
             }
-            Report::Missing { departed, answer } => {
-                self.catch_up(news);
-                self.world.nodes_seen(&departed);
+            TaskReport::Missing {
+                removed_min_ready,
+                answer,
+            } => {
+                self.catch_up(changes);
+                self.scheduler.nodes_seen(&removed_min_ready);
                 let _ = answer.send(self.missing());
             }
-            Report::Asked(asked) => self.asked(asked),
-            Report::Ended { request, ended } => self.ended(request, ended),
-            Report::CleanedUp(old_locks) => self.old_locks = Some(old_locks),
+            TaskReport::Asked(asked) => self.asked(asked),
+            TaskReport::Ended { request, ended } => self.ended(request, ended),
+            TaskReport::CleanedUp(old_locks) => self.old_locks = Some(old_locks),
         }
     }
 
-    fn settled(&mut self, node: NodeId, outcome: Settled, news: &mut News) {
+    fn settled(&mut self, node: NodeId, outcome: Settled, changes: &mut ViewChanges) {
         match outcome {
             Settled::Done | Settled::Busy => {
                 self.settling.remove(&node);
                 if outcome == Settled::Done {
                     self.failed_deletions.remove(&node);
                 }
-                self.catch_up(news);
-                self.world.suspect(node);
+                self.catch_up(changes);
+                self.scheduler.mark_for_orphan_check(node);
             }
             // It stays in `settling` until then.
             Settled::Failed => {
@@ -345,60 +351,64 @@ impl Dispatcher {
         }
     }
 
-    fn served(&mut self, id: RequestId, outcome: Served) {
+    fn served(&mut self, id: RequestId, outcome: ServeOutcome) {
         let Some(task) = self.serving.remove(&id) else {
             return;
         };
         self.feed_request(id);
         match outcome {
-            // The record tells the picture.
-            Served::Fulfilled => {}
-            Served::Declined | Served::PutBack => self.world.release(&task.pool, id),
-            Served::LaunchFailed => {
-                self.world.release(&task.pool, id);
+            // The scheduler is updated by its record.
+            ServeOutcome::Fulfilled => {}
+            ServeOutcome::Declined | ServeOutcome::Requeued => {
+                self.scheduler.release(&task.pool, id);
+            }
+            ServeOutcome::LaunchFailed => {
+                self.scheduler.release(&task.pool, id);
                 self.poll_cloud(&task.pool.provider, CloudPoll::List);
             }
-            Served::Gone | Served::NotAsPlanned | Served::Lost => {
-                let setbacks = self.setbacks.entry(id).or_default();
-                *setbacks += 1;
-                let delay = SETBACK.saturating_mul(1 << (*setbacks).min(10));
-                debug!(request = %id, ?outcome, setbacks, "planning request again");
+            ServeOutcome::Gone | ServeOutcome::Conflict | ServeOutcome::Lost => {
+                let retries = self.retries.entry(id).or_default();
+                *retries += 1;
+                let delay = RETRY_DELAY.saturating_mul(1 << (*retries).min(10));
+                debug!(request = %id, ?outcome, retries, "planning request again");
                 let timer = Timer::Release(task.pool, id);
-                self.timers.after(delay.min(SETBACK_MOST), timer);
+                self.timers.after(delay.min(MAX_RETRY_DELAY), timer);
             }
         }
         for (pool, order) in task.next {
-            self.give(&pool, id, order);
+            self.send_command(&pool, id, order);
         }
     }
 
     pub(super) fn release(&mut self, pool: &PoolKey, id: RequestId) {
         self.recover_again(id);
         self.feed_request(id);
-        self.world.release(pool, id);
+        self.scheduler.release(pool, id);
     }
 
-    /// A request whose recovery waits for its timer may be tried again at once.
+    /// Allows another recovery of a request at once, without waiting for its timer.
     pub(super) fn recover_again(&mut self, id: RequestId) {
         if matches!(self.recovering.get(&id), Some(None)) {
             self.recovering.remove(&id);
         }
     }
 
-    /// A request that we hold lacks nodes again.
-    fn retry(&mut self, id: RequestId, missing: &[Label], zone: Option<&Zone>) {
-        let moment = self.moment();
+    /// Decides on a reserved request that lacks nodes again.
+    fn retry(&mut self, id: RequestId, missing: &[Label], zone: Option<&ZoneName>) {
+        let decision_inputs = self.decision_inputs();
         let order = if self.is_outdated(id) {
-            Order::PutBack("its provider has been replaced")
+            ServeCommand::Requeue("its provider has been replaced")
         } else {
-            match self.world.retry(id, missing, zone, moment) {
-                Retry::Accept(acceptance) => Order::Accept(acceptance),
-                Retry::GiveBack(verdict) => {
+            match self.scheduler.retry(id, missing, zone, decision_inputs) {
+                Retry::Accept(acceptance) => ServeCommand::Accept(acceptance),
+                Retry::Unassign(verdict) => {
                     debug!(request = %id, %verdict, "request waits again");
                     self.timers.within(EXPIRY_PAUSE, Timer::Expiry);
-                    Order::GiveBack
+                    ServeCommand::Unassign
                 }
-                Retry::PutBack => Order::PutBack("it lacks nodes, and its pool is drained or gone"),
+                Retry::Requeue => {
+                    ServeCommand::Requeue("it lacks nodes, and its pool is drained or gone")
+                }
             }
         };
         match self.serving.get(&id) {
@@ -407,8 +417,8 @@ impl Dispatcher {
         }
     }
 
-    /// Whether a request is served by a provider that runs no more. What it launches is finished; what it lacks is for
-    /// its successor, which knows another cloud, perhaps.
+    /// Returns whether a request is served by a provider that was replaced. Its launches are finished; missing nodes
+    /// are left to its successor.
     fn is_outdated(&self, id: RequestId) -> bool {
         let Some(task) = self.serving.get(&id) else {
             return false;

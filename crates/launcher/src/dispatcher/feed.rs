@@ -1,4 +1,4 @@
-//! From the views into the picture.
+//! Puts changes of the views into the scheduler.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ impl Dispatcher {
         match change {
             Change::Ids(ids) => ids.into_iter().for_each(|id| self.feed_node(id)),
             Change::Everything => {
-                let mut ids: Vec<NodeId> = self.world.node_ids().collect();
+                let mut ids: Vec<NodeId> = self.scheduler.node_ids().collect();
                 self.ctx.nodes.for_each(|node| ids.push(node.id));
                 ids.extend(self.ctx.nodes.empty().into_iter().map(|(id, _)| id));
                 ids.extend(self.ctx.nodes.flaws().into_iter().map(|flaw| flaw.id));
@@ -32,14 +32,14 @@ impl Dispatcher {
 
     fn feed_node(&mut self, id: NodeId) {
         if let Some(node) = self.ctx.nodes.get(&id) {
-            self.world.put_node(id, &node.value);
-            self.world.set_node_locked(id, node.locked);
+            self.scheduler.put_node(id, &node.value);
+            self.scheduler.set_node_locked(id, node.locked);
         } else if self.ctx.nodes.is_blank(&id) {
-            self.world.put_empty_node(id);
+            self.scheduler.put_empty_node(id);
         } else if self.ctx.nodes.flaw(&id).is_some() {
-            self.world.put_illegible_node(id);
+            self.scheduler.put_unreadable_node(id);
         } else {
-            self.world.remove_node(id);
+            self.scheduler.remove_node(id);
             self.failed_deletions.remove(&id);
         }
     }
@@ -48,7 +48,7 @@ impl Dispatcher {
         match change {
             Change::Ids(ids) => ids.into_iter().for_each(|id| self.feed_request(id)),
             Change::Everything => {
-                let mut ids: BTreeSet<RequestId> = self.world.request_ids().collect();
+                let mut ids: BTreeSet<RequestId> = self.scheduler.request_ids().collect();
                 self.ctx.requests.for_each(|request| {
                     ids.insert(request.id);
                 });
@@ -61,8 +61,8 @@ impl Dispatcher {
 
     pub(super) fn feed_request(&mut self, id: RequestId) {
         let Some(request) = self.ctx.requests.get(&id) else {
-            self.world.remove_request(id);
-            self.setbacks.remove(&id);
+            self.scheduler.remove_request(id);
+            self.retries.remove(&id);
             self.clouds_asked_for.remove(&id);
             self.recovering.remove(&id);
             self.ready_nodes.forget(id);
@@ -75,17 +75,17 @@ impl Dispatcher {
         let record = &request.value;
         self.ready_nodes.saw(id, record, &request.stat);
         if record.state.is_final() {
-            self.setbacks.remove(&id);
+            self.retries.remove(&id);
         }
         if record.state != RequestState::Pending {
             self.recovering.remove(&id);
         }
         match record.state {
             RequestState::Failed => self.ctx.history.failed(id, record, self.ctx.clock.now()),
-            RequestState::Requested => self.look_later(),
+            RequestState::Requested => self.schedule_sample(),
             _ => {}
         }
-        self.world.put_request(id, record, self.ctx.clock.now());
+        self.scheduler.put_request(id, record, self.ctx.clock.now());
     }
 
     pub(super) fn pools_changed(&mut self, change: Change<String>) {
@@ -102,11 +102,11 @@ impl Dispatcher {
         for entry in entries {
             match self.ctx.pools.get(&entry) {
                 Some(pool) => {
-                    self.world.put_pool(&entry, &pool.value);
+                    self.scheduler.put_pool(&entry, &pool.value);
                     self.pool_entries.insert(entry);
                 }
                 None => {
-                    self.world.remove_pool(&entry);
+                    self.scheduler.remove_pool(&entry);
                     self.pool_entries.remove(&entry);
                     // Its launcher may have died, and left requests behind.
                     self.recover_all_again();
@@ -118,7 +118,7 @@ impl Dispatcher {
         }
     }
 
-    /// Pending requests of others may have lost whoever works on them.
+    /// Checks all pending requests of others again: their launchers may have died.
     pub(super) fn recover_all_again(&mut self) {
         let recovering = self.recovering.iter();
         let waiting = recovering.filter(|(_, running)| running.is_none());
@@ -128,7 +128,7 @@ impl Dispatcher {
         }
     }
 
-    /// What drains concern is judged anew.
+    /// Applies changed drains.
     pub(super) fn drains_changed(&mut self) {
         self.apply_drains();
         self.announce_all();

@@ -1,22 +1,22 @@
-//! Which labels have an image to boot from, which will have one, and how far it is.
+//! Updates whether labels have an image to boot from, and the progress of images being made.
 
 use std::collections::BTreeMap;
 
 use nodeyard_model::{ImageName, ProviderName, Timestamp};
-use nodeyard_plan::Readiness;
-use nodeyard_plan::explain::{Explanation, Says};
-use nodeyard_plan::images::Progress;
+use nodeyard_plan::LabelReadiness;
+use nodeyard_plan::explain::{AssignmentExplanation, PoolVerdict};
+use nodeyard_plan::images::ImageJobProgress;
 use nodeyard_plan::images::availability::{
     ImageAvailability, ImageEvidence, ImageVerdict, availability,
 };
-use nodeyard_plan::verdict::{AwaitedImage, Defer, Verdict};
+use nodeyard_plan::verdict::{AwaitedImage, Defer, RequestVerdict};
 use nodeyard_store::view::Change;
 
 use super::{Dispatcher, Timer};
 use crate::image_work::{ImageWork, ImageWorkId, Reports};
 use crate::provider::uploaded_images;
 
-/// Since when nobody has been there to make an image for a provider.
+/// Since when no worker could make an image for a provider.
 pub(super) type Unattended = BTreeMap<(ProviderName, ImageName), Timestamp>;
 
 impl Dispatcher {
@@ -58,16 +58,18 @@ impl Dispatcher {
                 }
                 let readiness = readiness(image, verdict);
                 for (pool, label) in labels {
-                    self.world.set_readiness(pool, label, readiness.clone());
+                    self.scheduler.set_readiness(pool, label, readiness.clone());
                 }
             }
         }
     }
 
     /// Adds how far the images are that a request waits for.
-    pub(super) fn with_image_progress(&self, explanation: &mut Explanation) {
-        for opinion in &mut explanation.pools {
-            if let Says::Ours(Verdict::Defer(Defer::Image(awaited))) = &mut opinion.says {
+    pub(super) fn with_image_progress(&self, explanation: &mut AssignmentExplanation) {
+        for view in &mut explanation.pools {
+            if let PoolVerdict::Ours(RequestVerdict::Defer(Defer::Image(awaited))) =
+                &mut view.verdict
+            {
                 awaited.percent = self.percent(awaited);
             }
         }
@@ -76,7 +78,8 @@ impl Dispatcher {
     fn percent(&self, awaited: &AwaitedImage) -> Option<u8> {
         let build = awaited.stage.build()?;
         let provider = awaited.stage.is_upload().then_some(&awaited.provider);
-        let is_it = |job: &Progress| job.build == build && job.provider.as_ref() == provider;
+        let is_it =
+            |job: &ImageJobProgress| job.build == build && job.provider.as_ref() == provider;
         let mut percent = None;
         self.image_work.for_each(|item| {
             if let (ImageWorkId::Job(image, _), ImageWork::Job(job)) = (&item.id, &*item.value)
@@ -90,14 +93,14 @@ impl Dispatcher {
     }
 }
 
-fn readiness(image: &ImageName, verdict: ImageVerdict) -> Readiness {
-    let missing = |reason, pending| Readiness::ImageMissing {
+fn readiness(image: &ImageName, verdict: ImageVerdict) -> LabelReadiness {
+    let missing = |reason, pending| LabelReadiness::ImageMissing {
         image: image.as_str().into(),
         reason,
         pending,
     };
     match verdict.availability {
-        ImageAvailability::Ready => Readiness::Ready,
+        ImageAvailability::Ready => LabelReadiness::Ready,
         ImageAvailability::Pending(pending) => missing(None, Some(Box::new(pending))),
         ImageAvailability::Unavailable { reason } => missing(Some(reason.into()), None),
     }

@@ -1,8 +1,8 @@
-//! Images that somebody deleted in the cloud, behind the back of their records.
+//! Finds images that were deleted in the cloud while their records remain.
 //!
-//! An upload whose image was listed before, and is missing from two polls some time apart, is marked for deletion: launches
-//! use other uploads from then on, and a builder uploads the image again. An image that was never listed is left alone, since
-//! not every driver lists images by the ids that their records have.
+//! An upload whose image was listed before, and is missing from two polls some time apart, is marked for deletion:
+//! launches use other uploads from then on, and a builder uploads the image again. An image that was never listed is
+//! ignored, since not every driver lists images by the ids in their records.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

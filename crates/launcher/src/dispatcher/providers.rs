@@ -1,4 +1,4 @@
-//! Providers and pools: started, registered, replaced and ended as the configuration says.
+//! Starts, registers, replaces and stops providers and pools according to the configuration.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use nodeyard_driver_common::quantity;
 use nodeyard_model::{
     ComponentState, Label, Limits, PoolComponent, PoolName, ProviderName, TenantName, coded,
 };
-use nodeyard_plan::{Drains, LabelPolicy, PoolKey, Readiness};
+use nodeyard_plan::{Drains, LabelPolicy, LabelReadiness, PoolKey};
 use nodeyard_store::TreePath;
 use nodeyard_store::registry::Registration;
 use nodeyard_store::view::Change;
@@ -23,32 +23,32 @@ use crate::background;
 use crate::context::Context;
 use crate::error::StartError;
 use crate::provider::Provider;
-use crate::report::Report;
+use crate::report::TaskReport;
 use crate::roster;
 use nodeyard_operations::drain::DrainScope;
 
-/// How long the first attempt to start a provider may take before requests wait for the provider. Until then none is
-/// declined, whatever it asks for.
+/// How long the first attempt to start a provider may take before requests wait for the provider. Until then no
+/// request is declined.
 const SLOW_START: Duration = Duration::from_secs(10);
 
-/// A provider at work, or the substitute of one that did not start.
-pub(super) struct Running {
+/// A running provider, or the substitute of one that did not start.
+pub(super) struct RunningProvider {
     pub(super) provider: Arc<Provider>,
     pub(super) polls: CloudPolls,
-    pools: BTreeMap<PoolName, Announced>,
+    pools: BTreeMap<PoolName, AnnouncedPool>,
     ended: CancellationToken,
 }
 
 /// A pool in the registry.
-struct Announced {
+struct AnnouncedPool {
     component: PoolComponent,
     registration: Registration,
     /// Some request waits for room.
     waiting: bool,
 }
 
-impl Running {
-    /// Takes the pools off the registry. Work under way goes on.
+impl RunningProvider {
+    /// Unregisters the pools. Tasks in progress continue.
     pub(super) async fn end(self) {
         self.ended.cancel();
         for pool in self.pools.into_values() {
@@ -56,8 +56,8 @@ impl Running {
         }
     }
 
-    /// Ends when the pools that come after it are in the registry. A request that asks for this provider is everybody's as
-    /// soon as nobody sees a pool of it there.
+    /// Unregisters the pools when their successors are registered. Without a registered pool of this provider, other
+    /// pools may serve requests that name it.
     async fn give_way(self, successors: Vec<watch::Receiver<Option<TreePath>>>) {
         self.ended.cancel();
         for mut successor in successors {
@@ -77,16 +77,16 @@ impl Dispatcher {
             .iter()
             .map(|(name, label)| (Label::new(name.as_str()), policy(label)))
             .collect();
-        self.world.set_ready_nodes(&self.labels);
+        self.scheduler.set_ready_nodes(&self.labels);
         let waiting = config.labels.iter().filter(|(_, of)| of.wait_for_image);
         let waiting = waiting.map(|(name, _)| Label::new(name.as_str()));
-        self.world.set_labels_that_wait(waiting.collect());
+        self.scheduler.set_labels_that_wait(waiting.collect());
         let tenants = config.tenant_resource_limits.iter();
         let tenants: BTreeMap<TenantName, Limits> = tenants
             .map(|(name, limits)| (TenantName::new(name.as_str()), tenant_limits(limits)))
             .collect();
         self.ctx.events.tenant_limits(tenants.clone());
-        self.world.set_tenant_limits(tenants);
+        self.scheduler.set_tenant_limits(tenants);
         let gone: Vec<ProviderName> = self
             .providers
             .keys()
@@ -125,8 +125,8 @@ impl Dispatcher {
         self.failed_providers.remove(name);
         if let Some(running) = self.providers.remove(name) {
             info!(provider = %name, "provider was removed from the configuration");
-            self.world.remove_provider(name);
-            self.put_back();
+            self.scheduler.remove_provider(name);
+            self.requeue_revoked();
             self.ctx.events.provider_limits(name, BTreeMap::new());
             self.ctx.tasks.spawn(running.end());
         }
@@ -140,7 +140,7 @@ impl Dispatcher {
         let ctx = self.ctx.clone();
         let options = self.options.clone();
         let kinds = self.kinds.clone();
-        let panicked = Report::Started {
+        let panicked = TaskReport::Started {
             provider: name.clone(),
             attempt,
             result: Err(StartError::Panicked),
@@ -152,7 +152,7 @@ impl Dispatcher {
                 result = start => result,
                 () = ctx.stop.cancelled() => return,
             };
-            ctx.report(Report::Started {
+            ctx.report(TaskReport::Started {
                 provider: name,
                 attempt,
                 result: result.map(Arc::new),
@@ -162,8 +162,8 @@ impl Dispatcher {
         self.ctx.spawn(on, work, panicked);
     }
 
-    /// Replaces a provider by one that knows what its cloud has now. Its pools are others to everybody, so what they have
-    /// declined is theirs to serve again.
+    /// Replaces a provider by one with the current state of its cloud. Its pools get new ids, so they may serve
+    /// requests that the old ones declined.
     pub(super) fn renew(&mut self, provider: &Provider) {
         let name = &provider.name;
         // Its successor is on the way already.
@@ -223,8 +223,8 @@ impl Dispatcher {
         for pool in running.provider.pools.values() {
             for label in pool.labels() {
                 let reason = reason.into();
-                let readiness = Readiness::Unreachable { reason };
-                self.world.set_readiness(&pool.key, label, readiness);
+                let readiness = LabelReadiness::Unreachable { reason };
+                self.scheduler.set_readiness(&pool.key, label, readiness);
             }
         }
     }
@@ -262,18 +262,18 @@ impl Dispatcher {
     fn run_provider(&mut self, provider: Arc<Provider>) {
         let name = &provider.name;
         let old = self.providers.remove(name);
-        let setup = provider.setup(self.world.provider(name));
+        let setup = provider.setup(self.scheduler.provider(name));
         if old.is_some() {
-            self.world.remove_provider(name);
+            self.scheduler.remove_provider(name);
             // What the old pools hold without nodes is for the new ones, which have other limits, perhaps.
-            self.put_back();
+            self.requeue_revoked();
         }
-        // Nodes of a provider that did not start are not looked after: nobody could delete them.
+        // Nodes of a provider that did not start are not cleaned up: they could not be deleted.
         if !provider.is_unreachable {
-            self.world.set_provider(name, setup);
+            self.scheduler.set_provider(name, setup);
         }
         for setup in provider.pool_setups() {
-            self.world.set_own_pool(setup);
+            self.scheduler.set_own_pool(setup);
         }
         let limits = provider.settings.pools.iter();
         let limits = limits.map(|(pool, settings)| (pool.clone(), settings.limits.clone()));
@@ -289,7 +289,7 @@ impl Dispatcher {
             self.ctx.tasks.spawn(old.give_way(successors.collect()));
         }
         let name = name.clone();
-        let running = Running {
+        let running = RunningProvider {
             provider,
             polls: CloudPolls::default(),
             pools,
@@ -315,7 +315,7 @@ impl Dispatcher {
         self.ctx.supervise(name, work);
     }
 
-    fn announce_pools(&self, provider: &Provider) -> BTreeMap<PoolName, Announced> {
+    fn announce_pools(&self, provider: &Provider) -> BTreeMap<PoolName, AnnouncedPool> {
         let mut pools = BTreeMap::new();
         for (name, pool) in &provider.pools {
             let mut component = PoolComponent::new(
@@ -334,7 +334,7 @@ impl Dispatcher {
             component.cluster.clone_from(&provider.cluster);
             match self.ctx.registry.components().register_pool(&component) {
                 Ok(registration) => {
-                    let announced = Announced {
+                    let announced = AnnouncedPool {
                         component,
                         registration,
                         waiting: false,
@@ -376,7 +376,7 @@ impl Dispatcher {
         }
     }
 
-    /// Our pools, and whether each waits for room.
+    /// Returns our pools, and whether each waits for room.
     pub(super) fn pools(&self) -> impl Iterator<Item = (PoolKey, bool)> {
         self.providers.iter().flat_map(|(provider, running)| {
             let pools = running.pools.iter();
@@ -389,25 +389,25 @@ impl Dispatcher {
         })
     }
 
-    /// Whether all our pools are seen by everybody. The last pool that declines a request fails it, so nobody declines
-    /// while a provider starts, or is about to be seen, that may be able to serve it. For one that has failed to start a
-    /// substitute is seen.
+    /// Returns whether all our pools are registered. The last registered pool that declines a request fails it, so no
+    /// pool declines while a provider that may be able to serve it is starting or being registered. A provider that
+    /// failed to start is represented by a substitute.
     pub(super) fn is_complete(&self) -> bool {
         let mut announced = self
             .providers
             .values()
             .flat_map(|running| running.pools.values());
-        let is_seen = |id| self.world.registered().any(|other| other == id);
+        let is_seen = |id| self.scheduler.registered().any(|other| other == id);
         self.has_tried_all() && announced.all(|pool| is_seen(&pool.component.id))
     }
 
-    /// Whether every provider has started or failed once.
+    /// Returns whether every provider has started or failed once.
     fn has_tried_all(&self) -> bool {
         let mut starting = self.starting.keys();
         starting.all(|name| self.failed_providers.contains_key(name))
     }
 
-    /// Whether a pool belongs to a provider that did not start.
+    /// Returns whether a pool belongs to a provider that did not start.
     pub(super) fn is_unreachable(&self, key: &PoolKey) -> bool {
         let running = self.providers.get(&key.provider);
         running.is_some_and(|running| running.provider.is_unreachable)
@@ -417,7 +417,7 @@ impl Dispatcher {
         self.drain_of(key).is_some()
     }
 
-    /// Tells the picture which of our pools, and which labels, are drained.
+    /// Applies the drains of our pools and labels.
     pub(super) fn apply_drains(&mut self) {
         let pools = self.pools().filter_map(|(key, _)| {
             let scope = self.drain_of(&key)?;
@@ -432,10 +432,10 @@ impl Dispatcher {
             pools: pools.collect(),
             labels: labels.collect(),
         };
-        self.world.set_drains(drains);
+        self.scheduler.set_drains(drains);
     }
 
-    /// The drain that keeps a pool from accepting anything.
+    /// Returns the drain that applies to a whole pool.
     fn drain_of(&self, key: &PoolKey) -> Option<DrainScope> {
         if self.drains.is_empty() {
             return None;
@@ -444,7 +444,7 @@ impl Dispatcher {
         drains.find(|scope| scope.covers(&self.options.hostname, key))
     }
 
-    /// Ready after every provider has started or failed once.
+    /// Reports readiness after every provider has started or failed once.
     pub(super) fn note_ready(&self) {
         if self.has_tried_all() {
             self.ready

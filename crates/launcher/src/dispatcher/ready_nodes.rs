@@ -1,12 +1,11 @@
-//! Nodes that are to be ready before anybody wants them.
+//! Requests ready nodes (`min-ready`), and collects them.
 //!
-//! What is missing is only suspected here, from views that follow the store each at its own pace. Before anything is
-//! asked for, the protocol of [`min_ready`] is followed: under a lock that all launchers share, with both views
-//! brought up to date one after the other.
+//! The views follow the store independently, so a missing node is only a candidate. Before it is requested, the
+//! protocol of [`min_ready`] is followed: under a lock that all launchers share, with both views updated one after the
+//! other.
 //!
-//! Which requests are ours is read from the records, and not remembered from the answers to what was written: a request
-//! whose creation was not answered is ours as well. It is ours until it is gone, so that work which the store interrupts
-//! is begun again.
+//! Own requests are identified by their records, so a request whose creation had no response is included. A request is
+//! handled until it is deleted, so interrupted work is resumed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,7 +20,7 @@ use uuid::Uuid;
 
 use super::{Dispatcher, Timer};
 use crate::context::Context;
-use crate::report::{Report, panicked};
+use crate::report::{TaskReport, panicked};
 use crate::settle;
 
 /// After a request for a ready node has failed, or could not be made.
@@ -56,7 +55,7 @@ impl ReadyNodes {
         self.ending.remove(&request);
     }
 
-    /// It was not ended, and may be tried again.
+    /// Marks a request as not ended, so that it is tried again.
     pub(super) fn not_ended(&mut self, request: RequestId) {
         self.ending.remove(&request);
     }
@@ -70,10 +69,10 @@ impl ReadyNodes {
 }
 
 impl Dispatcher {
-    /// Looks whether ready nodes are missing, and whether those that were asked for have come.
+    /// Checks whether ready nodes are missing, and whether requested ones are ready.
     pub(super) fn keep_ready(&mut self) {
         let ended = self.ready_nodes.ended(self.session);
-        let finished = min_ready::finished(&self.world, &ended);
+        let finished = min_ready::finished(&self.scheduler, &ended);
         for (id, nodes) in finished.collect {
             self.end_request(id, nodes);
         }
@@ -82,25 +81,25 @@ impl Dispatcher {
             self.end_request(id, Vec::new());
             self.pause();
         }
-        if !self.world.keeps_nodes_ready() {
-            if self.world.has_departed() {
-                let departed = self.world.departed();
-                self.world.nodes_seen(&departed);
+        if !self.scheduler.keeps_nodes_ready() {
+            if self.scheduler.has_removed_min_ready() {
+                let removed_min_ready = self.scheduler.removed_min_ready();
+                self.scheduler.nodes_seen(&removed_min_ready);
             }
             return;
         }
         let idle = !self.ready_nodes.asking && !self.ready_nodes.pausing;
-        if idle && (self.world.ready_nodes_wanted() || self.world.has_departed()) {
+        if idle && (self.scheduler.ready_nodes_wanted() || self.scheduler.has_removed_min_ready()) {
             self.ready_nodes.asking = true;
-            let panicked = Report::Asked(Err(panicked()));
+            let panicked = TaskReport::Asked(Err(panicked()));
             let work = ask(self.ctx.clone());
             self.ctx.spawn("ready nodes", work, panicked);
         }
     }
 
-    /// A label for each node that is missing and has room.
+    /// Returns a label for each missing node that has room.
     pub(super) fn missing(&self) -> Vec<Label> {
-        let plan = min_ready::plan(&self.world, &self.labels, &BTreeSet::new());
+        let plan = min_ready::plan(&self.scheduler, &self.labels, &BTreeSet::new());
         let submit = plan.submit.into_iter();
         submit
             .flat_map(|of| std::iter::repeat_n(of.label, of.count))
@@ -109,7 +108,7 @@ impl Dispatcher {
 
     fn end_request(&mut self, id: RequestId, nodes: Vec<NodeId>) {
         self.ready_nodes.ending.insert(id);
-        let panicked = Report::Ended {
+        let panicked = TaskReport::Ended {
             request: id,
             ended: Err(panicked()),
         };
@@ -139,7 +138,7 @@ impl Dispatcher {
         if let Err(error) = asked {
             let error = &error as &dyn std::error::Error;
             warn!(error, "failed to request ready nodes; retrying");
-            self.world.recheck_ready_nodes();
+            self.scheduler.recheck_ready_nodes();
             self.pause();
         }
     }
@@ -151,27 +150,31 @@ async fn end(ctx: Context, request: RequestId, nodes: Vec<NodeId>) {
     let tree = &**ctx.registry.tree();
     let work = ext::persist(tree, || settle::collect(&ctx, request, &nodes));
     if let Some(ended) = ctx.unless_stopped(work).await {
-        ctx.report(Report::Ended { request, ended });
+        ctx.report(TaskReport::Ended { request, ended });
     }
 }
 
 async fn ask(ctx: Context) {
-    if let Some(asked) = ctx.unless_stopped(ask_for_missing(&ctx)).await {
-        ctx.report(Report::Asked(asked));
+    if let Some(asked) = ctx.unless_stopped(request_missing(&ctx)).await {
+        ctx.report(TaskReport::Asked(asked));
     }
 }
 
-/// If it is interrupted, the next attempt sees what this one has made.
-async fn ask_for_missing(ctx: &Context) -> Result<()> {
+/// Requests the missing nodes. If interrupted, the next attempt sees the requests of this one.
+async fn request_missing(ctx: &Context) -> Result<()> {
     let lock = ctx
         .registry
         .locks()
         .lock(TreePath::new(layout::MIN_READY_LOCK)?);
     let guard = lock.acquire().await?;
     ctx.requests.synced().await?;
-    let departed = answered(ctx, Report::Departed).await?;
+    let removed_min_ready = answered(ctx, TaskReport::RemovedMinReady).await?;
     ctx.nodes.synced().await?;
-    let missing = answered(ctx, |answer| Report::Missing { departed, answer }).await?;
+    let missing = answered(ctx, |answer| TaskReport::Missing {
+        removed_min_ready,
+        answer,
+    })
+    .await?;
     for label in missing {
         let record = request_for(&label, ctx.clock.now());
         let requests = ctx.registry.requests();
@@ -183,10 +186,10 @@ async fn ask_for_missing(ctx: &Context) -> Result<()> {
     guard.release().await
 }
 
-/// Asks the dispatcher, which looks at all changes so far before it answers.
+/// Queries the dispatcher, which processes all changes so far first.
 async fn answered<T>(
     ctx: &Context,
-    question: impl FnOnce(oneshot::Sender<T>) -> Report,
+    question: impl FnOnce(oneshot::Sender<T>) -> TaskReport,
 ) -> Result<T> {
     let (answer, answered) = oneshot::channel();
     ctx.report(question(answer));

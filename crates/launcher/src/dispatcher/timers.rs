@@ -1,4 +1,4 @@
-//! What is to be done at a certain time.
+//! Timers of the dispatcher.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub(super) enum Timer {
     Start(ProviderName),
     /// Patience or a pause of launches ends.
     Assign(PoolKey),
-    /// A look at everything.
+    /// A full check.
     Pass,
     Cleanup,
     CloudCheck,
@@ -28,8 +28,8 @@ pub(super) enum Timer {
     /// End a request for ready nodes.
     End(RequestId),
     /// Note what requests wait for.
-    Look,
-    /// Judge anew which images are available.
+    Sample,
+    /// Evaluate again which images are available.
     Images,
 }
 
@@ -43,55 +43,55 @@ fn deadline(delay: Duration) -> Instant {
 }
 
 /// When a timer fires; the number makes it unique.
-type Place = (Instant, u64);
+type TimerKey = (Instant, u64);
 
 #[derive(Debug, Default)]
 pub(super) struct Timers {
-    queue: BTreeMap<Place, Timer>,
+    queue: BTreeMap<TimerKey, Timer>,
     /// The same by timer.
-    places: HashMap<Timer, BTreeSet<Place>>,
+    keys: HashMap<Timer, BTreeSet<TimerKey>>,
     count: u64,
 }
 
 impl Timers {
     pub(super) fn after(&mut self, delay: Duration, timer: Timer) {
         self.count += 1;
-        let place = (deadline(delay), self.count);
-        self.places.entry(timer.clone()).or_default().insert(place);
-        self.queue.insert(place, timer);
+        let key = (deadline(delay), self.count);
+        self.keys.entry(timer.clone()).or_default().insert(key);
+        self.queue.insert(key, timer);
     }
 
-    /// As [`Timers::after`], unless the same is to be done before that anyway.
+    /// Sets a timer like [`Timers::after`], unless the same timer is due earlier.
     pub(super) fn within(&mut self, delay: Duration, timer: Timer) {
         let at = deadline(delay);
-        let first = self.places.get(&timer).and_then(BTreeSet::first);
+        let first = self.keys.get(&timer).and_then(BTreeSet::first);
         if first.is_none_or(|(when, _)| *when > at) {
             self.after(delay, timer);
         }
     }
 
-    /// The next one, when its time has come. Nothing is lost if the future is dropped.
+    /// Returns the next timer when it is due. Cancel-safe.
     pub(super) async fn next(&mut self) -> Timer {
         loop {
             let Some(entry) = self.queue.first_entry() else {
                 std::future::pending::<()>().await;
                 continue;
             };
-            let place = *entry.key();
-            if place.0 <= Instant::now() {
+            let key = *entry.key();
+            if key.0 <= Instant::now() {
                 let timer = entry.remove();
-                self.forget(&timer, place);
+                self.forget(&timer, key);
                 return timer;
             }
-            sleep_until(place.0).await;
+            sleep_until(key.0).await;
         }
     }
 
-    fn forget(&mut self, timer: &Timer, place: Place) {
-        if let Some(places) = self.places.get_mut(timer) {
-            places.remove(&place);
-            if places.is_empty() {
-                self.places.remove(timer);
+    fn forget(&mut self, timer: &Timer, key: TimerKey) {
+        if let Some(keys) = self.keys.get_mut(timer) {
+            keys.remove(&key);
+            if keys.is_empty() {
+                self.keys.remove(timer);
             }
         }
     }
@@ -111,13 +111,13 @@ mod tests {
             timers.within(Duration::from_secs(seconds), Timer::Expiry);
         }
         timers.after(Duration::MAX, Timer::Cleanup);
-        timers.within(Duration::ZERO, Timer::Look);
+        timers.within(Duration::ZERO, Timer::Sample);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .build()
             .unwrap();
         runtime.block_on(async {
-            assert_eq!(timers.next().await, Timer::Look);
+            assert_eq!(timers.next().await, Timer::Sample);
             assert_eq!(timers.next().now_or_never(), None);
         });
     }
@@ -130,14 +130,14 @@ mod tests {
         timers.within(5 * second, Timer::Pass);
         assert_eq!(timers.queue.len(), 1);
         timers.within(second, Timer::Pass);
-        timers.within(2 * second, Timer::Look);
+        timers.within(2 * second, Timer::Sample);
         assert_eq!(timers.next().await, Timer::Pass);
-        assert_eq!(timers.next().await, Timer::Look);
+        assert_eq!(timers.next().await, Timer::Sample);
         // The one that was queued first is still there.
         timers.within(2 * second, Timer::Pass);
         assert_eq!(timers.queue.len(), 1);
         assert_eq!(timers.next().await, Timer::Pass);
-        assert!(timers.places.is_empty());
+        assert!(timers.keys.is_empty());
         timers.within(second, Timer::Pass);
         assert_eq!(timers.queue.len(), 1);
     }

@@ -1,4 +1,4 @@
-//! What comes around by itself: clean-up and expiry; and answers to questions.
+//! Periodic clean-up and expiry, and responses to queries.
 
 use nodeyard_model::{NodeState, RequestId, RequestState};
 use nodeyard_plan::{expiry, orphans, protocol};
@@ -8,9 +8,9 @@ use tracing::debug;
 use super::cloud_polls::CloudPoll;
 use super::{Dispatcher, Timer};
 use crate::declined;
-use crate::handle::{DrainStatus, PoolStatus, Query, Status};
+use crate::handle::{DrainStatus, LauncherStatus, PoolStatus, Query};
 use crate::old_locks::OldLocks;
-use crate::report::Report;
+use crate::report::TaskReport;
 use crate::settle;
 use nodeyard_operations::drain::{self, DrainScope};
 
@@ -26,7 +26,7 @@ impl Dispatcher {
     pub(super) fn timer(&mut self, timer: Timer) {
         match timer {
             Timer::Release(pool, request) => {
-                // The pool may be at it again, and nobody else would tell that work what to do next.
+                // The pool may be serving it again, and only this task would get its next command.
                 let task = self.serving.get(&request);
                 if !task.is_some_and(|task| task.concerns(&pool)) {
                     self.release(&pool, request);
@@ -34,7 +34,7 @@ impl Dispatcher {
             }
             Timer::Settle(node) => {
                 self.settling.remove(&node);
-                self.world.suspect(node);
+                self.scheduler.mark_for_orphan_check(node);
             }
             Timer::Recover(request) => {
                 self.recover_again(request);
@@ -46,8 +46,8 @@ impl Dispatcher {
             }
             Timer::Pass => {
                 self.feed_everything();
-                self.world.wake_all();
-                self.world.recheck_ready_nodes();
+                self.scheduler.wake_all();
+                self.scheduler.recheck_ready_nodes();
                 self.images_changed(&Change::Everything);
                 self.timers.after(self.ctx.timing.pass, Timer::Pass);
             }
@@ -61,14 +61,14 @@ impl Dispatcher {
             Timer::FailDeclined => self.fail_declined(),
             Timer::KeepReady => self.ready_nodes.pausing = false,
             Timer::End(request) => self.ready_nodes.not_ended(request),
-            Timer::Look => self.look_at_waiting(),
+            Timer::Sample => self.sample_waiting(),
             Timer::Images => self.images_changed(&Change::Everything),
         }
     }
 
     fn clean_up(&mut self) {
         self.expire();
-        for (node, state) in orphans::find(&self.world).nodes {
+        for (node, state) in orphans::find(&self.scheduler).nodes {
             if state == NodeState::Deleted {
                 self.settle(node);
             }
@@ -80,7 +80,7 @@ impl Dispatcher {
         }
     }
 
-    /// Deletes old locks and empty records in the background, until [`Report::CleanedUp`].
+    /// Deletes old locks and empty records in the background, until [`TaskReport::CleanedUp`].
     fn remove_old_locks(&self, mut old_locks: OldLocks) {
         let ctx = self.ctx.clone();
         let work = async move {
@@ -96,16 +96,16 @@ impl Dispatcher {
             if let Err(error) = removed {
                 debug!(%error, "failed to delete old locks of requests or empty records");
             }
-            ctx.report(Report::CleanedUp(old_locks));
+            ctx.report(TaskReport::CleanedUp(old_locks));
         };
-        let panicked = Report::CleanedUp(OldLocks::default());
+        let panicked = TaskReport::CleanedUp(OldLocks::default());
         self.ctx.spawn("old locks", work, panicked);
     }
 
     fn expire(&mut self) {
         let max_hold_age = self.config.borrow().max_hold_age.map(|age| *age);
         let now = self.ctx.clock.now();
-        let plan = expiry::plan(&self.world, &self.labels, max_hold_age, now);
+        let plan = expiry::plan(&self.scheduler, &self.labels, max_hold_age, now);
         for expired in plan.expired {
             let why = expired.reason.to_string();
             settle::spawn_retire(&self.ctx, expired.node, expired.seen, why);
@@ -115,7 +115,7 @@ impl Dispatcher {
         }
     }
 
-    /// Fails the requests that every registered pool has declined. Looks again later while there are any: another
+    /// Fails the requests that every registered pool has declined. Checks again later while there are any: another
     /// launcher may have the lock of one, or a pool of ours may be about to be registered.
     fn fail_declined(&mut self) {
         let registered = self.ctx.registered();
@@ -144,7 +144,7 @@ impl Dispatcher {
     }
 
     pub(super) fn answer(&mut self, query: Query) {
-        // Whoever asked may have gone.
+        // The receiver may have been dropped.
         match query {
             Query::Explain(request, answer) => {
                 let explanation = self.explain(request);
@@ -168,7 +168,7 @@ impl Dispatcher {
         }
     }
 
-    fn status(&self) -> Status {
+    fn status(&self) -> LauncherStatus {
         let mut serving: Vec<RequestId> = self.serving.keys().copied().collect();
         serving.sort_unstable();
         let mut settling: Vec<_> = self.settling.iter().copied().collect();
@@ -180,9 +180,9 @@ impl Dispatcher {
             pool,
         });
         let failed = self.failed_providers.iter();
-        Status {
-            nodes: self.world.node_count(),
-            requests: self.world.request_count(),
+        LauncherStatus {
+            nodes: self.scheduler.node_count(),
+            requests: self.scheduler.request_count(),
             pools: pools.collect(),
             failed_providers: failed
                 .map(|(name, why)| (name.to_string(), why.clone()))
@@ -216,7 +216,7 @@ impl Dispatcher {
                 request.is_some_and(|request| request.value.labels.contains(label))
             }
             _ => {
-                let key = self.world.taken_by(**id);
+                let key = self.scheduler.taken_by(**id);
                 key.is_some_and(|key| scope.covers(&self.options.hostname, key))
             }
         });

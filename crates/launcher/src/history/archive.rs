@@ -1,4 +1,4 @@
-//! Explanations in the store: a record for each request, the oldest of which go when there are too many.
+//! Stores explanations of ended requests, one record per request. The oldest are deleted when there are too many.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use nodeyard_model::{Clock, RequestId, Timestamp, layout};
-use nodeyard_plan::explain::Ended;
+use nodeyard_plan::explain::EndedRequest;
 use nodeyard_store::{CreateMode, Result, Tree, TreePath, ext};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
@@ -20,24 +20,24 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// In the store, of all launchers together.
 const STORED: usize = 1000;
 const STORED_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
-/// Between two looks for those that are to go.
+/// The interval between two removals of old entries.
 const PRUNE_EVERY: Duration = Duration::from_secs(60);
 
-/// Stores what it is given.
+/// Stores the explanations it receives.
 #[derive(Debug)]
 pub(crate) struct Archive {
-    inbox: mpsc::Receiver<Arc<Ended>>,
+    inbox: mpsc::Receiver<Arc<EndedRequest>>,
 }
 
-pub(super) fn channel() -> (mpsc::Sender<Arc<Ended>>, Archive) {
+pub(super) fn channel() -> (mpsc::Sender<Arc<EndedRequest>>, Archive) {
     let (sender, inbox) = mpsc::channel(BATCH);
     (sender, Archive { inbox })
 }
 
-/// What is stored of a request; none if it ended well and soon, long ago, or not at all.
-pub async fn read(tree: &dyn Tree, request: RequestId) -> Result<Option<Ended>> {
+/// Returns the stored history of a request. None if it was served quickly, ended long ago, or has not ended.
+pub async fn read(tree: &dyn Tree, request: RequestId) -> Result<Option<EndedRequest>> {
     let record = ext::get_opt(tree, &path(request)?).await?;
-    // A record that makes no sense explains nothing.
+    // An invalid record is treated as absent.
     Ok(record.and_then(|record| serde_json::from_slice(&record.data).ok()))
 }
 
@@ -78,12 +78,12 @@ impl Archive {
     }
 
     #[cfg(test)]
-    pub(super) fn try_next(&mut self) -> Option<Arc<Ended>> {
+    pub(super) fn try_next(&mut self) -> Option<Arc<EndedRequest>> {
         self.inbox.try_recv().ok()
     }
 }
 
-async fn write(tree: &dyn Tree, batch: &[Arc<Ended>]) -> Result<()> {
+async fn write(tree: &dyn Tree, batch: &[Arc<EndedRequest>]) -> Result<()> {
     ext::ensure_path(tree, &TreePath::new(layout::EXPLANATIONS)?).await?;
     let writes = batch.iter().map(|ended| async {
         let Ok(data) = serde_json::to_vec(&**ended) else {
@@ -124,17 +124,17 @@ async fn prune(tree: &dyn Tree, now: Timestamp) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use nodeyard_plan::explain::End;
+    use nodeyard_plan::explain::RequestOutcome;
     use nodeyard_store::embedded::Embedded;
 
     use super::*;
 
-    fn ended(number: usize) -> Arc<Ended> {
-        Arc::new(Ended {
+    fn ended(number: usize) -> Arc<EndedRequest> {
+        Arc::new(EndedRequest {
             request: format!("{:03}-{number:010}", 100 + number % 3)
                 .parse()
                 .unwrap(),
-            end: End::Failed,
+            end: RequestOutcome::Failed,
             labels: vec!["small".into()],
             requestor: None,
             event_id: None,

@@ -1,6 +1,6 @@
-//! What a malformed record still says of the machine that it is for.
+//! The readable fields of a malformed record, which show the machine it is for.
 //!
-//! Somebody may be at work on that machine, so its place must not get a second node. Nothing else is concluded from such a record.
+//! The machine may be in use, so its place must not get a second node. The fields are used for nothing else.
 
 use std::collections::BTreeMap;
 
@@ -19,11 +19,11 @@ pub(super) struct Remains {
 }
 
 impl Remains {
-    /// None if the record is of another provider, or does not say of which.
+    /// Reads the fields of a record. None if it is of another provider, or names none.
     pub(super) fn of(provider: &ProviderName, data: &[u8]) -> Option<Self> {
         let text = String::from_utf8_lossy(data);
         let fields: BTreeMap<String, &RawValue> = serde_json::from_str(&text).ok()?;
-        // Each by itself: one that makes no sense does not spoil the others.
+        // Each field is decoded independently of the others.
         let value = |key| serde_json::from_str::<Value>(fields.get(key)?.get()).ok();
         let string = |key| Some(value(key)?.as_str()?.to_owned());
         (string("provider")? == provider.as_str()).then(|| Self {
@@ -34,7 +34,7 @@ impl Remains {
         })
     }
 
-    /// Whether it may be the one of this place.
+    /// Returns whether the record may be that of this place.
     pub(super) fn fits(&self, place: &Place) -> bool {
         let machine = &place.machine;
         let is = |said: Option<&str>, there: &str| said.is_none_or(|said| said == there);

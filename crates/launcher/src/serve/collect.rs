@@ -1,41 +1,41 @@
-//! The nodes of a request: ready ones are allocated, others recorded and launched, all at the same time.
+//! Collects the nodes of a request concurrently: ready ones are allocated, others recorded and launched.
 
 use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use nodeyard_model::{Label, Node, NodeId, NodeRequest, Resources, TenantName};
-use nodeyard_plan::Zone;
+use nodeyard_plan::ZoneName;
 use nodeyard_plan::protocol::{self, node::Planned};
-use nodeyard_plan::verdict::{Acceptance, Step};
+use nodeyard_plan::verdict::{Acceptance, NodeStep};
 use nodeyard_store::ext::persist_in_session;
 use nodeyard_store::registry::{Attempt, Held, Patience};
 use nodeyard_store::{Error, Result};
 use tokio::sync::oneshot;
 use tracing::{Instrument as _, debug, info_span, warn};
 
-use super::{Got, Serving, Taken};
-use crate::launch::{Launch, LaunchError};
-use crate::report::Report;
+use super::{AssignedNode, HeldRequest, Serving};
+use crate::launch::{LaunchError, NodeLaunch};
+use crate::report::TaskReport;
 
-/// Before it is said that a node cannot be locked.
+/// How long to wait for the lock of a new node before a warning.
 const LOCK_PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
-pub(super) enum Collected {
+pub(super) enum CollectOutcome {
     All,
-    /// These could not be had; the others were.
+    /// No nodes for these labels.
     Lacking(Vec<Label>),
-    /// A launch failed for good, and why.
+    /// A launch failed permanently, with the reason.
     Failed(String),
     RequestGone,
 }
 
 /// Why a label has no node.
 #[derive(Debug)]
-enum Miss {
-    /// Somebody else was faster.
+enum NodeUnavailable {
+    /// Another launcher has it.
     Taken,
-    /// There is no room for it after all.
+    /// It exceeds a limit.
     NoRoom,
     /// The cloud has refused it for lack of quota.
     Quota,
@@ -43,7 +43,7 @@ enum Miss {
     Store(Error),
 }
 
-impl From<Error> for Miss {
+impl From<Error> for NodeUnavailable {
     fn from(error: Error) -> Self {
         Self::Store(error)
     }
@@ -52,15 +52,17 @@ impl From<Error> for Miss {
 impl Serving {
     pub(super) async fn collect(
         &self,
-        taken: &mut Taken,
+        held_request: &mut HeldRequest,
         acceptance: &Acceptance,
-    ) -> Result<Collected> {
-        let Taken { held, got } = taken;
+    ) -> Result<CollectOutcome> {
+        let HeldRequest { held, assigned } = held_request;
         let zone = acceptance.zone.as_ref();
         let steps = acceptance.steps.iter().map(|step| async {
             match step {
-                Step::Reuse { label, node } => (label, self.reuse(label, *node, &held.value).await),
-                Step::Launch { label, cost } => {
+                NodeStep::Reuse { label, node } => {
+                    (label, self.reuse(label, *node, &held.value).await)
+                }
+                NodeStep::Launch { label, cost } => {
                     (label, self.launch(label, cost, zone, &held.value).await)
                 }
             }
@@ -70,59 +72,67 @@ impl Serving {
         loop {
             let step = tokio::select! {
                 step = steps.next() => step,
-                () = self.gone.cancelled() => return Ok(Collected::RequestGone),
+                () = self.gone.cancelled() => return Ok(CollectOutcome::RequestGone),
                 () = held.guard.lost() => return Err(Error::SessionExpired),
             };
             let Some((label, result)) = step else { break };
             match result {
-                Ok(node) => got.push(node),
-                Err(Miss::Store(error)) => return Err(error),
-                Err(Miss::Failed(why)) => failed = Some(format!("{label}: {why}")),
+                Ok(node) => assigned.push(node),
+                Err(NodeUnavailable::Store(error)) => return Err(error),
+                Err(NodeUnavailable::Failed(why)) => failed = Some(format!("{label}: {why}")),
                 Err(miss) => {
                     debug!(%label, ?miss, "failed to get node");
-                    // Known at once, although the other machines may take minutes to boot.
-                    if let Miss::Quota = miss {
+                    // Report it at once, although the other machines may take minutes to boot.
+                    if let NodeUnavailable::Quota = miss {
                         let request = self.id;
-                        self.ctx.report(Report::LaunchRefused { request });
+                        self.ctx.report(TaskReport::LaunchRefused { request });
                     }
                     missing.push(label.clone());
                 }
             }
         }
         Ok(if let Some(why) = failed {
-            Collected::Failed(why)
+            CollectOutcome::Failed(why)
         } else if missing.is_empty() {
-            Collected::All
+            CollectOutcome::All
         } else {
-            Collected::Lacking(missing)
+            CollectOutcome::Lacking(missing)
         })
     }
 
-    async fn reuse(&self, label: &Label, node: NodeId, request: &NodeRequest) -> Result<Got, Miss> {
-        let mut got = self.lock_ready(label, node).await?.ok_or(Miss::Taken)?;
-        let Ok(allocated) = protocol::node::allocate(Some(&got.held.value), self.id, request)
+    async fn reuse(
+        &self,
+        label: &Label,
+        node: NodeId,
+        request: &NodeRequest,
+    ) -> Result<AssignedNode, NodeUnavailable> {
+        let mut assigned = self
+            .lock_ready(label, node)
+            .await?
+            .ok_or(NodeUnavailable::Taken)?;
+        let Ok(allocated) = protocol::node::allocate(Some(&assigned.held.value), self.id, request)
         else {
-            got.held.guard.release().await?;
-            return Err(Miss::Taken);
+            assigned.held.guard.release().await?;
+            return Err(NodeUnavailable::Taken);
         };
-        got.held.value = allocated;
-        self.store(&mut got).await?;
-        if self.counts_for_tenant(&got.held.value) && self.is_too_much(&got).await? {
-            self.let_go(got).await?;
-            return Err(Miss::NoRoom);
+        assigned.held.value = allocated;
+        self.store(&mut assigned).await?;
+        if self.counts_for_tenant(&assigned.held.value) && self.exceeds_limit(&assigned).await? {
+            self.unassign(assigned).await?;
+            return Err(NodeUnavailable::NoRoom);
         }
-        Ok(got)
+        Ok(assigned)
     }
 
-    /// Whether handing over these ready nodes may exceed what their tenant may have. Other launchers may give it some at
-    /// the same time, so it must be looked at after they are allocated and before they are handed over.
+    /// Returns whether allocating these ready nodes may exceed the limits of their tenant. Other launchers may
+    /// allocate at the same time, so that is checked after they are allocated and before they are unlocked.
     pub(super) fn may_exceed_tenant(&self, acceptance: &Acceptance) -> bool {
         let Some(request) = self.ctx.requests.get(&self.id) else {
             return false;
         };
         let nodes = acceptance.steps.iter().filter_map(|step| match step {
-            Step::Reuse { node, .. } => self.ctx.nodes.get(node),
-            Step::Launch { .. } => None,
+            NodeStep::Reuse { node, .. } => self.ctx.nodes.get(node),
+            NodeStep::Launch { .. } => None,
         });
         let mut nodes = nodes.map(|node| node.value);
         self.is_limited(request.value.tenant_name.as_ref())
@@ -142,11 +152,11 @@ impl Serving {
         &self,
         label: &Label,
         cost: &Resources,
-        zone: Option<&Zone>,
+        zone: Option<&ZoneName>,
         request: &NodeRequest,
-    ) -> Result<Got, Miss> {
+    ) -> Result<AssignedNode, NodeUnavailable> {
         let Some(pool) = self.pool_run() else {
-            return Err(Miss::Failed("its pool has gone".to_owned()));
+            return Err(NodeUnavailable::Failed("its pool has gone".to_owned()));
         };
         let planned = Planned {
             request: self.id,
@@ -162,29 +172,33 @@ impl Serving {
         let (id, _) = nodes.create(&record).await?;
         let span = info_span!("node", node = %id, provider = %self.provider.name);
         async {
-            // A launcher that has not seen the request yet looks after the node, and leaves it alone.
+            // A launcher that has not seen the request yet may inspect the node; it releases the lock without a
+            // change.
             let held = loop {
                 match nodes.lock(id, Patience::For(LOCK_PATIENCE)).await? {
                     Attempt::Held(held) => break *held,
                     Attempt::Busy => warn!("timed out locking newly created node; retrying"),
-                    Attempt::Gone => return Err(Miss::Taken),
+                    Attempt::Gone => return Err(NodeUnavailable::Taken),
                 }
             };
-            let mut got = Got {
+            let mut assigned = AssignedNode {
                 label: label.clone(),
                 id,
                 held,
                 launched: true,
             };
-            if self.is_too_much(&got).await? {
-                nodes.delete(id, got.held, self.ctx.clock.now()).await?;
-                return Err(Miss::NoRoom);
+            if self.exceeds_limit(&assigned).await? {
+                nodes
+                    .delete(id, assigned.held, self.ctx.clock.now())
+                    .await?;
+                return Err(NodeUnavailable::NoRoom);
             }
-            let begun = protocol::node::begin(Some(&got.held.value), self.id, self.ctx.clock.now());
-            // The launch writes it, with everything else that is known before there is a machine.
-            got.held.value = begun.map_err(|_| Miss::Taken)?;
-            self.start(label, request, &mut got.held, id).await?;
-            Ok(got)
+            let begun =
+                protocol::node::begin(Some(&assigned.held.value), self.id, self.ctx.clock.now());
+            // The launch writes it together with what is known before the machine exists.
+            assigned.held.value = begun.map_err(|_| NodeUnavailable::Taken)?;
+            self.start(label, request, &mut assigned.held, id).await?;
+            Ok(assigned)
         }
         .instrument(span)
         .await
@@ -196,8 +210,8 @@ impl Serving {
         request: &NodeRequest,
         held: &mut Held<Node>,
         node: NodeId,
-    ) -> Result<(), Miss> {
-        let launch = Launch {
+    ) -> Result<(), NodeUnavailable> {
+        let launch = NodeLaunch {
             ctx: &self.ctx,
             provider: &self.provider,
             pool: &self.pool,
@@ -207,20 +221,20 @@ impl Serving {
             node,
         };
         launch.run(held).await.map_err(|error| match error {
-            LaunchError::Quota => Miss::Quota,
-            LaunchError::Failed(why) => Miss::Failed(why),
-            LaunchError::Store(error) => Miss::Store(error),
+            LaunchError::Quota => NodeUnavailable::Quota,
+            LaunchError::Failed(why) => NodeUnavailable::Failed(why),
+            LaunchError::Store(error) => NodeUnavailable::Store(error),
         })
     }
 
-    /// Several launchers may have recorded or allocated nodes at the same time. Whoever was later than the limit allows
-    /// gives way, before anything is asked of the cloud or handed over.
-    async fn is_too_much(&self, got: &Got) -> Result<bool> {
+    /// Returns whether a node exceeds a limit. Several launchers may have recorded or allocated nodes at the same
+    /// time; the later one gives way before the cloud is called or the node is unlocked.
+    async fn exceeds_limit(&self, assigned: &AssignedNode) -> Result<bool> {
         self.ctx.nodes.synced().await?;
         let (answer, verdict) = oneshot::channel();
-        self.ctx.report(Report::IsTooMuch {
-            node: got.id,
-            launched: got.launched,
+        self.ctx.report(TaskReport::ExceedsLimit {
+            node: assigned.id,
+            launched: assigned.launched,
             answer,
         });
         match verdict.await {
@@ -233,10 +247,10 @@ impl Serving {
         }
     }
 
-    async fn store(&self, got: &mut Got) -> Result<()> {
+    async fn store(&self, assigned: &mut AssignedNode) -> Result<()> {
         let nodes = self.ctx.registry.nodes();
-        let store = || nodes.store(&got.held.guard, got.id, &got.held.value);
-        got.held.stat = persist_in_session(&**got.held.guard.tree(), store).await?;
+        let store = || nodes.store(&assigned.held.guard, assigned.id, &assigned.held.value);
+        assigned.held.stat = persist_in_session(&**assigned.held.guard.tree(), store).await?;
         Ok(())
     }
 }

@@ -1,16 +1,16 @@
-//! Requests that wait for an image that is being made, by what stewards tell of it.
+//! Requests that wait for an image that is being made, according to the reports of stewards.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodeyard_launcher::Timing;
+use nodeyard_launcher::LauncherTiming;
 use nodeyard_model::layout::{image_jobs, image_stewards};
 use nodeyard_model::{
     BuildId, BuildKey, ImageName, ImageUpload, Opaque, ProviderName, RequestId, RequestState,
     Timestamp, UploadState,
 };
-use nodeyard_plan::images::{JobDurations, JobState, Progress, StewardReport};
+use nodeyard_plan::images::{ImageJobProgress, JobDurations, JobState, StewardReport};
 use nodeyard_store::{CreateMode, Tree, TreePath, Version, ext};
 use serde::Serialize;
 
@@ -34,7 +34,7 @@ providers:
           - {name: patient, diskimage: debian, flavor-name: tiny}
 ";
 
-/// A launcher that only events lead to anything, and nobody who makes its image yet.
+/// A launcher without periodic work, and no builder for its image yet.
 struct Bed {
     store: Store,
     cloud: Arc<FakeCloud>,
@@ -103,7 +103,7 @@ impl Bed {
 
     async fn launch(store: &Store, cloud: &Arc<FakeCloud>, grace: Duration) -> Running {
         let never = Duration::from_secs(24 * 3600);
-        let timing = Timing {
+        let timing = LauncherTiming {
             pass: never,
             cleanup: never,
             cloud_check: never,
@@ -134,7 +134,7 @@ impl Bed {
     }
 
     async fn progress(&self, done: (u64, u64)) {
-        let progress = Progress {
+        let progress = ImageJobProgress {
             build: build(),
             provider: None,
             since: now(),
@@ -223,7 +223,7 @@ async fn a_lease_waits_for_the_build_and_the_upload_and_zuul_does_not() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_label_can_let_everybody_wait() {
+async fn a_label_can_make_all_requests_wait() {
     let bed = Bed::new(LONG).await;
     bed.report(running(), JobState::NoBuild).await;
     let zuul = bed.zuul.submit(&["patient"]).await;
@@ -283,18 +283,18 @@ async fn builds_that_fail_too_often_end_it_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_anybody_who_makes_the_image_the_wait_is_short() {
+async fn without_a_builder_the_wait_is_short() {
     let bed = Bed::new(Duration::from_millis(300)).await;
     let lease = bed.lease().await;
-    bed.fails(lease, "is not available: no builder looks after it")
+    bed.fails(lease, "is not available: no builder manages it")
         .await;
-    let nobody = JobState::NoWorker {
+    let no_worker = JobState::NoWorker {
         reason: "no worker answers image-build:debian".to_owned(),
     };
     bed.report(running(), JobState::NoBuild).await;
     let lease = bed.lease().await;
     bed.explained(lease, "is being built").await;
-    bed.report(nobody, JobState::NoBuild).await;
+    bed.report(no_worker, JobState::NoBuild).await;
     bed.fails(lease, "no worker answers image-build:debian")
         .await;
     // A steward that goes takes its report along.
@@ -302,7 +302,7 @@ async fn without_anybody_who_makes_the_image_the_wait_is_short() {
     let lease = bed.lease().await;
     bed.explained(lease, "is being built").await;
     bed.steward.close().await;
-    bed.fails(lease, "no builder looks after it").await;
+    bed.fails(lease, "no builder manages it").await;
     bed.stop().await;
 }
 
@@ -310,7 +310,7 @@ async fn without_anybody_who_makes_the_image_the_wait_is_short() {
 async fn a_builder_that_starts_with_the_launcher_is_waited_for() {
     let bed = Bed::new(LONG).await;
     let lease = bed.lease().await;
-    bed.explained(lease, "waits for a builder: no builder looks after it")
+    bed.explained(lease, "waits for a builder: no builder manages it")
         .await;
     bed.report(running(), JobState::NoBuild).await;
     bed.explained(lease, "is being built").await;

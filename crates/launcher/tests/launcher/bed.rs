@@ -10,7 +10,9 @@ use nodeyard_driver_common::DriverKinds;
 use nodeyard_driver_fake::{Connector, FakeKind, Transport};
 use nodeyard_driver_metastatic::MetastaticKind;
 use nodeyard_driver_static::StaticKind;
-use nodeyard_launcher::{Handle, Launcher, NoEvents, Options, Parts, Timing};
+use nodeyard_launcher::{
+    Launcher, LauncherHandle, LauncherParts, LauncherTiming, NoLauncherEvents, Options,
+};
 use nodeyard_model::{Clock, Node, NodeId, RequestId};
 use nodeyard_nodescan::{NetworkScanner, Scanner};
 use nodeyard_plan::Policy;
@@ -58,22 +60,22 @@ pub(crate) fn parse(text: &str) -> Arc<Config> {
 
 /// A launcher at work.
 pub(crate) struct Running {
-    pub(crate) handle: Handle,
+    pub(crate) handle: LauncherHandle,
     pub(crate) config: watch::Sender<Arc<Config>>,
     pub(crate) tree: Arc<dyn Tree>,
     stop: CancellationToken,
     task: JoinHandle<Result<(), nodeyard_launcher::Error>>,
 }
 
-pub(crate) fn quick() -> Timing {
-    Timing {
+pub(crate) fn quick() -> LauncherTiming {
+    LauncherTiming {
         pass: Duration::from_secs(5),
         cleanup: Duration::from_millis(500),
         delete_retry: Duration::from_millis(200),
         start_retry: Duration::from_millis(300),
         cloud_check: Duration::from_secs(2),
         departure_grace: Duration::from_millis(200),
-        ..Timing::default()
+        ..LauncherTiming::default()
     }
 }
 
@@ -86,7 +88,7 @@ impl Running {
         tree: Arc<dyn Tree>,
         clouds: Arc<dyn Connector>,
         text: &str,
-        timing: Timing,
+        timing: LauncherTiming,
     ) -> Self {
         let scanner = Arc::new(NetworkScanner::default());
         Self::start_with(tree, clouds, scanner, text, timing).await
@@ -97,7 +99,7 @@ impl Running {
         clouds: Arc<dyn Connector>,
         scanner: Arc<dyn Scanner>,
         text: &str,
-        timing: Timing,
+        timing: LauncherTiming,
     ) -> Self {
         Self::start_with_kinds(tree, kinds(clouds), scanner, text, timing).await
     }
@@ -107,7 +109,7 @@ impl Running {
         drivers: DriverKinds,
         scanner: Arc<dyn Scanner>,
         text: &str,
-        timing: Timing,
+        timing: LauncherTiming,
     ) -> Self {
         let (sender, config) = watch::channel(parse(text));
         let options = Options {
@@ -117,13 +119,13 @@ impl Running {
             timing,
             policy: Policy::default(),
         };
-        let parts = Parts {
+        let parts = LauncherParts {
             views: Views::open(&Registry::new(Arc::clone(&tree))).unwrap(),
             tree: Arc::clone(&tree),
             config,
             drivers,
             scanner,
-            events: Arc::new(NoEvents),
+            events: Arc::new(NoLauncherEvents),
             clock: Clock::system(),
         };
         let (launcher, handle) = Launcher::new(options, parts);
@@ -165,7 +167,7 @@ pub(crate) async fn nodes(registry: &Registry) -> Vec<(NodeId, Node)> {
         .collect()
 }
 
-/// The requests whose lock somebody has or waits for.
+/// Returns the requests whose lock has contenders.
 pub(crate) async fn locked_requests(registry: &Registry) -> Vec<RequestId> {
     let requests = registry.requests();
     let (ids, _) = requests.lock_dirs().await.unwrap();

@@ -388,6 +388,6 @@ async fn what_a_driver_does_not_survive_is_tried_again() {
         })
         .await;
     }
-    cloud.looked_at(2).await;
+    cloud.listed_times(2).await;
     launcher.stop().await;
 }

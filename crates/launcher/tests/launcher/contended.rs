@@ -1,4 +1,4 @@
-//! Locks that somebody else has for a while.
+//! Locks that another contender holds for a while.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -98,7 +98,7 @@ fn locked_node(path: &TreePath) -> Option<NodeId> {
 
 type Locked = mpsc::UnboundedSender<(NodeId, Held<Node>)>;
 
-/// The first attempt to lock a node waits until somebody else has that lock.
+/// Delays the first attempt to lock a node until another contender has that lock.
 fn too_late(tree: Arc<dyn Tree>, others: Registry, locked: Locked) -> Arc<dyn Tree> {
     let others = Arc::new(others);
     let first = AtomicBool::new(true);
@@ -130,7 +130,7 @@ fn too_late(tree: Arc<dyn Tree>, others: Registry, locked: Locked) -> Arc<dyn Tr
 
 /// Another launcher may look after a node whose request it does not know yet.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_is_launched_although_somebody_has_locked_it_first() {
+async fn a_node_is_launched_although_another_locks_it_first() {
     logs();
     let store = Store::embedded();
     let cloud = FakeCloud::new(simulate());

@@ -54,8 +54,8 @@ async fn a_drain_of_a_full_pool_comes_to_its_end() {
         until(&zuul, held, RequestState::Requested).await;
         finish(&zuul, nodeset).await;
         eventually("the drain is complete", || async {
-            let picture = DrainSnapshot::read(&zuul.registry).await.unwrap();
-            picture.remaining(&scope).is_drained().then_some(())
+            let snapshot = DrainSnapshot::read(&zuul.registry).await.unwrap();
+            snapshot.remaining(&scope).is_drained().then_some(())
         })
         .await;
         let why = launcher.handle.explain(held).await.unwrap().to_string();
@@ -68,7 +68,7 @@ async fn a_drain_of_a_full_pool_comes_to_its_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_that_a_cloud_refuses_is_put_back_by_a_drained_pool() {
+async fn a_request_that_a_cloud_refuses_is_requeued_by_a_drained_pool() {
     logs();
     let store = Store::embedded();
     let cloud = FakeCloud::new(simulate());
@@ -102,8 +102,8 @@ async fn the_other_pools_of_a_launcher_go_on_while_one_is_drained() {
     launcher.handle.drain(scope.clone()).await.unwrap().unwrap();
     let notices = async |drained: bool| {
         eventually("the launcher has noticed", || async {
-            let picture = DrainSnapshot::read(&zuul.registry).await.unwrap();
-            let left = picture.remaining(&scope);
+            let snapshot = DrainSnapshot::read(&zuul.registry).await.unwrap();
+            let left = snapshot.remaining(&scope);
             (left.pools.len() == 1 && left.accepting.is_empty() == drained).then_some(())
         })
         .await;

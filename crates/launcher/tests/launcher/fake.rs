@@ -27,18 +27,18 @@ pub(crate) struct FakeCloud {
     fuse: Option<Arc<Fuse>>,
 }
 
-/// Looks over everybody's shoulder.
+/// Records all calls.
 #[derive(Debug, Default)]
 struct Watch {
     peak: AtomicUsize,
     creates: AtomicUsize,
-    /// How often the whole cloud was looked at.
+    /// How often the whole cloud was listed.
     looks: AtomicUsize,
-    /// How often somebody is told what the limits are, if not always.
+    /// How often the limits are returned, if not always.
     limits_told: Mutex<Option<usize>>,
-    /// Nobody is told of any flavor.
+    /// No flavor is returned.
     flavors_hidden: AtomicBool,
-    /// Nobody is told that a server is there.
+    /// No server is returned.
     boots_held: AtomicBool,
     /// Answers to the next calls of `create_server`, before the cloud is asked.
     refusals: Mutex<Vec<&'static str>>,
@@ -210,10 +210,10 @@ impl FakeCloud {
             .unwrap();
     }
 
-    /// Returns when launchers have looked at the whole cloud so many times more.
-    pub(crate) async fn looked_at(&self, times: usize) {
+    /// Waits until launchers have listed the whole cloud so many times more.
+    pub(crate) async fn listed_times(&self, times: usize) {
         let before = self.watch.looks.load(Ordering::SeqCst);
-        eventually("the cloud is looked at", || async {
+        eventually("the cloud is listed", || async {
             (self.watch.looks.load(Ordering::SeqCst) >= before + times).then_some(())
         })
         .await;
@@ -246,12 +246,12 @@ impl FakeCloud {
         *self.watch.limits_told.lock().unwrap() = hold.then_some(0);
     }
 
-    /// Nobody gets to know limits after they were told so many times more.
+    /// Stops returning limits after so many more times.
     pub(crate) fn tell_limits(&self, times: usize) {
         *self.watch.limits_told.lock().unwrap() = Some(times);
     }
 
-    /// The cloud has no flavor, as far as anybody can see.
+    /// Hides all flavors of the cloud.
     pub(crate) fn hide_flavors(&self, hide: bool) {
         self.watch.flavors_hidden.store(hide, Ordering::SeqCst);
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodeyard_launcher::Timing;
+use nodeyard_launcher::LauncherTiming;
 use nodeyard_model::{NodeState, RequestState, layout};
 use nodeyard_store::TreePath;
 
@@ -60,7 +60,7 @@ async fn leaks_need_our_name_and_two_sightings() {
 async fn a_launcher_that_is_cut_off_from_the_store_deletes_nothing_of_others() {
     logs();
     let store = Store::zookeeper().await;
-    let timing = Timing {
+    let timing = LauncherTiming {
         cloud_check: Duration::from_millis(100),
         ..quick()
     };
@@ -82,10 +82,10 @@ async fn a_launcher_that_is_cut_off_from_the_store_deletes_nothing_of_others() {
     let servers = cloud.servers().await;
     assert_eq!(servers.len(), 2, "{servers:?}");
     // As often as one that is connected looks at the cloud, the one that is not could.
-    seen_by_other.looked_at(12).await;
+    seen_by_other.listed_times(12).await;
     assert_eq!(cloud.servers().await, servers);
     proxy.refuse(false);
-    cloud.looked_at(6).await;
+    cloud.listed_times(6).await;
     assert_eq!(cloud.servers().await, servers);
 
     for mut nodeset in [before, since] {
@@ -97,7 +97,7 @@ async fn a_launcher_that_is_cut_off_from_the_store_deletes_nothing_of_others() {
     other.stop().await;
 }
 
-/// It takes room until it is removed, which is no reason to turn anybody away.
+/// It takes room until it is removed, which does not fail any request.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_for_the_whole_quota_waits_until_a_leak_is_gone() {
     logs();
@@ -113,9 +113,9 @@ async fn a_request_for_the_whole_quota_waits_until_a_leak_is_gone() {
         ("nodepool_node_id", "0000000088"),
     ];
     cloud.create("leaked", &ours).await;
-    cloud.looked_at(6).await;
+    cloud.listed_times(6).await;
     let id = zuul.submit(&["small"; 4]).await;
-    cloud.looked_at(6).await;
+    cloud.listed_times(6).await;
     let waiting = zuul.registry.requests().get(id).await.unwrap().unwrap();
     assert!(!waiting.value.state.is_final(), "{waiting:?}");
     assert_eq!(cloud.creates(), 0);
@@ -192,7 +192,7 @@ async fn a_request_that_is_held_fails_when_others_leave_no_room_for_it() {
 
 /// A launcher that sees at once what others do in its cloud.
 async fn that_looks_often(store: &Store, cloud: &Arc<FakeCloud>) -> Running {
-    let timing = Timing {
+    let timing = LauncherTiming {
         cloud_check: Duration::from_millis(100),
         ..by_itself()
     };
@@ -200,9 +200,9 @@ async fn that_looks_often(store: &Store, cloud: &Arc<FakeCloud>) -> Running {
     Running::start_on(store.session().await, drivers, &config(4, SMALL), timing).await
 }
 
-/// Clouds are looked at when there is a reason, and nothing is cleaned up.
-fn by_itself() -> Timing {
-    Timing {
+/// Clouds are polled on events only, and nothing is cleaned up.
+fn by_itself() -> LauncherTiming {
+    LauncherTiming {
         cleanup: Duration::from_secs(3600),
         cloud_check: Duration::from_secs(3600),
         ..quick()

@@ -219,7 +219,7 @@ async fn free_nodes_follow_the_configuration_and_used_ones_are_left_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_machine_that_is_down_is_not_given_to_anybody() {
+async fn a_machine_that_is_down_is_not_allocated() {
     let sshd = Sshd::start().unwrap();
     let mut door = Door::new(sshd.port()).await;
     door.close().await;

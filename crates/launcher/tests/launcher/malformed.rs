@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use nodeyard_launcher::Timing;
+use nodeyard_launcher::LauncherTiming;
 use nodeyard_model::{
     BuildKey, ImageName, NodeId, NodeRequest, NodeState, ProviderName, RequestState, UploadKey,
     layout,
@@ -63,7 +63,7 @@ async fn put(tree: &dyn Tree, path: &TreePath, data: &[u8]) {
         .unwrap();
 }
 
-/// Everything runs on one thread, whose log is looked at in the end.
+/// Everything runs on one thread, whose log is checked at the end.
 #[tokio::test]
 async fn what_belongs_to_a_malformed_record_is_never_taken_for_a_leak() {
     let log = Log::default();
@@ -73,7 +73,7 @@ async fn what_belongs_to_a_malformed_record_is_never_taken_for_a_leak() {
     options.quota.instances = 100;
     let cloud = FakeCloud::new(options);
     let zuul = Zuul::new(store.session().await);
-    let timing = Timing {
+    let timing = LauncherTiming {
         pass: Duration::from_millis(100),
         cloud_check: Duration::from_millis(100),
         ..quick()
@@ -159,7 +159,7 @@ async fn what_belongs_to_a_malformed_record_is_never_taken_for_a_leak() {
     launcher.stop().await;
 }
 
-/// Everything runs on one thread, whose log is looked at in the end.
+/// Everything runs on one thread, whose log is checked at the end.
 #[tokio::test]
 async fn a_malformed_request_is_reported_once_and_stays_as_it_is() {
     let log = Log::default();
@@ -193,7 +193,7 @@ async fn a_malformed_request_is_reported_once_and_stays_as_it_is() {
     for (number, data) in records.iter().enumerate().take(3) {
         put(&*tree, &path(number), data).await;
     }
-    let timing = Timing {
+    let timing = LauncherTiming {
         pass: Duration::from_millis(50),
         cloud_check: Duration::from_millis(50),
         ..quick()
@@ -214,7 +214,7 @@ async fn a_malformed_request_is_reported_once_and_stays_as_it_is() {
             (request.value.state == RequestState::Fulfilled).then_some(())
         })
         .await;
-        cloud.looked_at(2).await;
+        cloud.listed_times(2).await;
     }
     launcher.stop().await;
     let lines = log.lines();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodeyard_launcher::Timing;
+use nodeyard_launcher::LauncherTiming;
 use nodeyard_model::{ProviderName, RequestId, RequestState};
 use nodeyard_operations::drain::DrainScope;
 
@@ -70,9 +70,9 @@ async fn a_new_request_has_the_cloud_asked_for_what_its_label_lacked() {
     let store = Store::embedded();
     let cloud = FakeCloud::new(simulate());
     cloud.hide_flavors(true);
-    // Nobody looks at the cloud without being asked to.
+    // The cloud is polled on request only.
     let never = Duration::from_secs(24 * 3600);
-    let timing = Timing {
+    let timing = LauncherTiming {
         cleanup: never,
         cloud_check: never,
         ..quick()
@@ -84,7 +84,7 @@ async fn a_new_request_has_the_cloud_asked_for_what_its_label_lacked() {
     let id = zuul.submit(&["small"]).await;
     assert_eq!(zuul.done(id).await.state, RequestState::Failed);
     // The record is seen before the reason is noted, perhaps.
-    eventually("the reason is told", || async {
+    eventually("the reason is shown", || async {
         let why = launcher.handle.ended(id)?.to_string();
         why.contains(LACK).then_some(())
     })

@@ -1,11 +1,11 @@
-//! Requests and nodes that were left behind, while somebody has their locks.
+//! Abandoned requests and nodes whose locks are held.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use nodeyard_launcher::Timing;
+use nodeyard_launcher::LauncherTiming;
 use nodeyard_model::layout::{self, RecordPath};
 use nodeyard_model::{LauncherId, RequestState};
 use nodeyard_model::{Node, NodeId, NodeRequest, NodeState, ProviderName, RequestId};
@@ -22,8 +22,8 @@ use crate::zuul::{Zuul, now};
 const NEVER: Duration = Duration::from_secs(24 * 3600);
 
 /// Nothing is tried again because time has passed.
-fn without_timers() -> Timing {
-    Timing {
+fn without_timers() -> LauncherTiming {
+    LauncherTiming {
         pass: NEVER,
         cleanup: NEVER,
         delete_retry: NEVER,
@@ -47,7 +47,7 @@ async fn leave_pending(zuul: &Zuul) -> RequestId {
     zuul.submit_with(200, &["small"], pending).await
 }
 
-/// Returns when the request was locked, and nobody has its lock any more.
+/// Waits until the request was locked and its lock is free again.
 async fn was_tried(zuul: &Zuul, id: RequestId) {
     eventually("it was tried to recover the request", || async {
         let requests = zuul.registry.requests();
@@ -136,7 +136,7 @@ async fn pending_requests_of_another_launcher_are_left_to_it() {
     let second = Running::start_on(tree, drivers(), &text, without_timers()).await;
     cloud.hold_boots(false);
     zuul.run_job(id).await;
-    // It is nobody's any more, so nobody waits for its lock.
+    // It is free, so its lock has no contenders.
     eventually("the second has nothing to do", || async {
         let status = second.handle.status().await?;
         (status.requests == 0 && status.nodes == 0).then_some(())
@@ -147,7 +147,7 @@ async fn pending_requests_of_another_launcher_are_left_to_it() {
     second.stop().await;
 }
 
-/// The first attempt to lock the node waits until somebody else has the lock.
+/// Delays the first attempt to lock the node until another contender has the lock.
 fn too_late(
     tree: Arc<dyn Tree>,
     others: Registry,

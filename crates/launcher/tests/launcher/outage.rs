@@ -43,7 +43,7 @@ async fn a_request_waits_for_a_cloud_that_cannot_be_reached() {
     })
     .await;
     assert_eq!(request.state, RequestState::Requested);
-    eventually("the reason is told", || async {
+    eventually("the reason is shown", || async {
         let why = launcher.handle.explain(id).await?.to_string();
         why.contains("its provider did not start").then_some(())
     })

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use nodeyard_launcher::Timing;
+use nodeyard_launcher::LauncherTiming;
 use nodeyard_model::layout;
 use nodeyard_store::Tree;
 use nodeyard_store::testing::{Call, Fate, Staged};
@@ -89,7 +89,7 @@ async fn leaks_are_looked_for_while_old_locks_are_being_deleted() {
         }
     });
     // Only the clean-up looks for leaks.
-    let timing = Timing {
+    let timing = LauncherTiming {
         cloud_check: Duration::from_secs(24 * 3600),
         ..quick()
     };
@@ -99,6 +99,6 @@ async fn leaks_are_looked_for_while_old_locks_are_being_deleted() {
         blocked.load(Ordering::SeqCst).then_some(())
     })
     .await;
-    cloud.looked_at(3).await;
+    cloud.listed_times(3).await;
     launcher.stop().await;
 }

@@ -37,7 +37,7 @@ fn losing_first(tree: Arc<dyn Tree>, kind: fn(&Op) -> bool, fate: Fate) -> Arc<d
     })
 }
 
-/// As many nodes as are wanted are nobody's, none is there besides, and nobody asks for more.
+/// Exactly the wanted number of nodes is free, and no more are requested.
 async fn are_ready(zuul: &Zuul, wanted: usize) {
     eventually("the nodes are ready", || async {
         let nodes = nodes(&zuul.registry).await;

@@ -1,10 +1,10 @@
-//! What is left behind, and who finds it.
+//! Recovery of abandoned requests and nodes.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use nodeyard_launcher::Timing;
+use nodeyard_launcher::LauncherTiming;
 use nodeyard_model::{
     Allocation, LauncherId, Node, NodeState, PoolComponent, ProviderName, RequestId, RequestState,
     layout,
@@ -149,7 +149,7 @@ async fn orphans_are_deleted_and_others_left_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn malformed_requests_stand_in_nobodys_way() {
+async fn malformed_requests_do_not_block_others() {
     logs();
     let store = Store::embedded();
     let cloud = FakeCloud::new(simulate());
@@ -211,7 +211,7 @@ async fn old_nodes_and_old_locks_go() {
         .set(&malformed, Bytes::from_static(b"{}"), Version::Any)
         .await
         .unwrap();
-    let timing = Timing {
+    let timing = LauncherTiming {
         lock_age: Duration::ZERO,
         ..quick()
     };

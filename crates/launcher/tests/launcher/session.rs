@@ -65,7 +65,7 @@ async fn a_launcher_recovers_from_the_loss_of_its_own_session() {
     launcher.stop().await;
 }
 
-/// Nothing can be released without the store, and nobody waits for it: locks and registrations end with the session.
+/// Without the store nothing is released, and stopping does not wait: locks and registrations end with the session.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_launcher_stops_while_the_store_is_away() {
     logs();

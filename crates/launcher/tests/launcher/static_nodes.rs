@@ -97,7 +97,7 @@ async fn the_slots_of_a_static_machine_are_registered_in_order() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_that_nobody_can_serve_fails() {
+async fn a_request_that_no_pool_can_serve_fails() {
     let store = Store::embedded();
     let launcher = Running::start(&store, Arc::new(Drivers), &config(2, 1)).await;
     let zuul = Zuul::new(store.session().await);

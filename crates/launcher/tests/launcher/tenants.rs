@@ -1,4 +1,4 @@
-//! What a tenant may have, whoever gives it.
+//! Tenant limits across launchers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

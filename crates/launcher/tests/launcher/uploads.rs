@@ -1,13 +1,13 @@
-//! Launches from images that were built and uploaded for the purpose, by the records that tell of them.
+//! Launches from built and uploaded images, according to their records.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodeyard_launcher::{Timing, canary};
+use nodeyard_launcher::{LauncherTiming, canary};
 use nodeyard_model::{
     BuildKey, ImageName, ImageUpload, ProviderName, RequestState, Timestamp, UploadState,
 };
-use nodeyard_plan::canary::Ended;
+use nodeyard_plan::canary::TrialOutcome;
 
 use crate::bed::{Running, Store, eventually, logs, quick};
 use crate::fake::{FakeCloud, PROVIDER, simulate};
@@ -76,7 +76,7 @@ async fn an_image_that_was_deleted_in_the_cloud_is_noticed_and_launches_use_what
     let drivers = Arc::clone(&cloud) as _;
     let text = CONFIG.replace(", min-ready: 1", "");
     let launcher = Running::start_on(store.session().await, drivers, &text, quick()).await;
-    cloud.looked_at(2).await;
+    cloud.listed_times(2).await;
     cloud.delete_image(&newest).await;
     let states = || async {
         let images = zuul.registry.images();
@@ -111,7 +111,7 @@ async fn nodes_boot_from_the_newest_upload_as_soon_as_there_is_one() {
     let cloud = FakeCloud::new(simulate);
     // Only events lead to anything.
     let never = Duration::from_secs(24 * 3600);
-    let timing = Timing {
+    let timing = LauncherTiming {
         pass: never,
         cleanup: never,
         cloud_check: never,
@@ -179,12 +179,12 @@ async fn give_back(zuul: &Zuul, mut nodeset: crate::zuul::Nodeset) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_new_build_that_fails_is_taken_back_and_one_that_works_is_used_by_all() {
+async fn a_new_build_that_fails_is_rolled_back_and_one_that_works_is_used_by_all() {
     logs();
     let store = Store::embedded();
     let mut simulate = simulate();
     simulate.images = ["old", "better"].map(str::to_owned).into();
-    // Nobody gives the nodes back, however many requests it takes.
+    // The nodes are never returned.
     simulate.quota.instances = 1000;
     simulate.quota.cores = 10_000;
     simulate.quota.ram = 100_000_000;
@@ -203,7 +203,7 @@ async fn a_new_build_that_fails_is_taken_back_and_one_that_works_is_used_by_all(
     upload_of(&builds[0], &zuul, PROVIDER, 1.0, ready, &old).await;
     upload_of(&builds[1], &zuul, PROVIDER, 2.0, ready, "no such image").await;
 
-    // The new one serves all launches until it has failed too often; nobody has to do anything.
+    // The new one serves all launches until it has failed too often, without an operator.
     eventually("a request is served in the end", || async {
         let id = zuul.submit(&["small"]).await;
         (zuul.done(id).await.state == RequestState::Fulfilled).then_some(())
@@ -211,9 +211,9 @@ async fn a_new_build_that_fails_is_taken_back_and_one_that_works_is_used_by_all(
     .await;
     assert!(cloud.boot_images().await.iter().all(|id| *id == old));
     let failed_build = builds[1].parse().unwrap();
-    let trial = eventually("the failed one is taken back", || async {
+    let trial = eventually("the failed one is rolled back", || async {
         let trial = state().await.unwrap().trials.get(&failed_build)?.clone();
-        matches!(trial.ended, Some(Ended::TakenBack { .. })).then_some(trial)
+        matches!(trial.ended, Some(TrialOutcome::RolledBack { .. })).then_some(trial)
     })
     .await;
     assert_eq!((trial.succeeded, trial.failed), (0, 2));
@@ -227,7 +227,7 @@ async fn a_new_build_that_fails_is_taken_back_and_one_that_works_is_used_by_all(
         let ended = trials
             .get(&better_build)
             .and_then(|trial| trial.ended.clone());
-        matches!(ended, Some(Ended::Passed { .. })).then_some(())
+        matches!(ended, Some(TrialOutcome::Passed { .. })).then_some(())
     })
     .await;
     assert!(cloud.boot_images().await.contains(&better));

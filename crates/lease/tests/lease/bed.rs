@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use nodeyard_config::{self as config, Environment, Mode};
-use nodeyard_launcher::{Launcher, NoEvents, Options as LauncherOptions, Parts, Timing};
+use nodeyard_launcher::{
+    Launcher, LauncherParts, LauncherTiming, NoLauncherEvents, Options as LauncherOptions,
+};
 use nodeyard_lease::{
     ExplainFailure, LeaseDependencies, LeaseId, LeaseKeeper, LeasePhase, LeaseSpec, LeaseStatus,
     Leases, Lessee, NoExplanations, Options,
@@ -104,20 +106,20 @@ pub(crate) async fn launcher(
         hostname: "np01".into(),
         fqdn: "np01.example.com".into(),
         version: "0.1.0".into(),
-        timing: Timing {
+        timing: LauncherTiming {
             cleanup: Duration::from_millis(500),
             delete_retry: Duration::from_millis(200),
-            ..Timing::default()
+            ..LauncherTiming::default()
         },
         policy: nodeyard_plan::Policy::default(),
     };
-    let parts = Parts {
+    let parts = LauncherParts {
         views: Views::open(&Registry::new(Arc::clone(&tree))).unwrap(),
         tree: Arc::clone(&tree),
         config: watch::channel(config).1,
         drivers: cloud::kinds(clouds),
         scanner: Arc::new(NetworkScanner::default()),
-        events: Arc::new(NoEvents),
+        events: Arc::new(NoLauncherEvents),
         clock: Clock::system(),
     };
     let (launcher, _) = Launcher::new(options, parts);

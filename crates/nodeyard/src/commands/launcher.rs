@@ -12,7 +12,7 @@ use nodeyard_config::{Config, ConfigHandle};
 use nodeyard_driver_common::DriverKinds;
 use nodeyard_driver_fake::{RemoteScan, URL_VARIABLE};
 use nodeyard_http_api::LocalToken;
-use nodeyard_launcher::{Launcher, Options, Parts, Timing};
+use nodeyard_launcher::{Launcher, LauncherParts, LauncherTiming, Options};
 use nodeyard_model::Clock;
 use nodeyard_nodescan::{NetworkScanner, Scanner};
 use nodeyard_store::Tree;
@@ -54,7 +54,7 @@ pub(crate) async fn run(
     let records = Views::open(&registry)?;
     let LauncherTools { drivers, scanner } = tools;
     let config = follow(config);
-    let parts = Parts {
+    let parts = LauncherParts {
         tree,
         views: records.clone(),
         config: config.clone(),
@@ -129,8 +129,8 @@ impl LauncherTools {
 }
 
 /// Shortens intervals in tests of the daemon.
-pub(crate) fn timing() -> Timing {
-    let mut timing = Timing::default();
+pub(crate) fn timing() -> LauncherTiming {
+    let mut timing = LauncherTiming::default();
     for (variable, field) in [
         ("NODEPOOL_TEST_WATERMARK_SLEEP", &mut timing.pass),
         ("NODEPOOL_TEST_CLEANUP_INTERVAL", &mut timing.cleanup),

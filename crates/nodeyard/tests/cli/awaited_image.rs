@@ -91,7 +91,7 @@ fn a_request_for_a_paused_image_reports_it() {
     });
     run(&bed, &["image", "pause", "debian"]).succeeded();
     fs::write(bed.path("go"), "").unwrap();
-    let why = "image debian of label small is not available: it is paused; `nodeyard image unpause debian`";
+    let why = "image debian of label small is not available: it is paused; resume with `nodeyard image unpause debian`";
     wait_until("the lease has failed", || explain().contains(why));
     run(&bed, &["request", "small"]).failed(why);
 }

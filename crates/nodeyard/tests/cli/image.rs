@@ -173,7 +173,7 @@ fn is_pinned_rolled_back_and_let_go_by_command() {
     let second = second_build(&bed, &first);
     let id = |build: &str| build.rsplit('-').next().unwrap().to_owned();
     let why = || image(&bed, &["why", "tiny"]).succeeded().out;
-    let taken_back = format!("build {} was taken back", id(&second));
+    let taken_back = format!("build {} was rolled back", id(&second));
 
     // Each of them says what is used from now on.
     let says = |args: &[&str], build: &str, why: &str| {
@@ -181,14 +181,14 @@ fn is_pinned_rolled_back_and_let_go_by_command() {
         let expected = format!("launches in somewhere use {}, {why}\n", id(build));
         assert_eq!(said, expected);
     };
-    let rolled_back = "the newest that was not taken back";
+    let rolled_back = "the newest that was not rolled back";
     says(&["rollback", "tiny"], &first, rolled_back);
     assert!(why().contains(&taken_back), "{}", why());
     let used = format!("launches there use {}, {rolled_back}", id(&first));
     assert!(why().contains(&used), "{}", why());
     image(&bed, &["rollback", "tiny"]).failed("no earlier build");
     says(&["unpin", "tiny"], &second, "the newest");
-    assert!(!why().contains("taken back"), "{}", why());
+    assert!(!why().contains("rolled back"), "{}", why());
     image(&bed, &["unpin", "tyni"]).failed("no image tyni");
 
     says(&["pin", &first], &first, "which the image is pinned to");
@@ -196,7 +196,7 @@ fn is_pinned_rolled_back_and_let_go_by_command() {
     assert!(why().contains(&pinned), "{}", why());
     // It would change nothing, and say that it did.
     image(&bed, &["rollback", "tiny"]).failed("`nodeyard image unpin tiny` first");
-    assert!(!why().contains("taken back"), "{}", why());
+    assert!(!why().contains("rolled back"), "{}", why());
     image(&bed, &["unpin", "tiny"]).succeeded();
     assert!(!why().contains("pinned"), "{}", why());
     image(&bed, &["rollback", "tiny"]).succeeded();

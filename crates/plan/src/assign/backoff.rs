@@ -1,8 +1,8 @@
-//! Launches of a pool whose cloud refuses them for lack of quota.
+//! Backoff of launches after the cloud refused one for lack of quota.
 //!
-//! After a refusal the pool launches nothing for a while, which doubles with every refusal in a row. Then requests probe
-//! the cloud in their order of service: one at first, and one more at once for each launch that the cloud accepts, until
-//! nobody waits for a launch or the cloud refuses again.
+//! After a refusal the pool launches nothing for a pause that doubles with every refusal in a row. Then requests probe
+//! the cloud in their order of service: one at first, and one more for each launch that the cloud accepts, until no
+//! request waits for a launch or the cloud refuses again.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -37,13 +37,13 @@ impl LaunchBackoff {
 
     /// Returns when the pause ends, if there is one.
     pub(crate) fn resumes(&self, now: Timestamp) -> Option<Timestamp> {
-        // A pause that is longer than any was set before the clock was.
+        // A pause that is longer than the longest possible one was set before the clock was changed.
         let is_pause = |until: &Timestamp| *until > now && *until <= now + LONGEST_PAUSE;
         self.until.filter(is_pause)
     }
 
     /// Records a refusal. Refusals of other launches in the same pause do not lengthen it.
-    pub(crate) fn refuse(&mut self, now: Timestamp) {
+    pub(crate) fn record_quota_refusal(&mut self, now: Timestamp) {
         if self.resumes(now).is_some() {
             return;
         }
@@ -78,7 +78,7 @@ impl LaunchBackoff {
         self.probing.remove(&request)
     }
 
-    /// Ends the limit after the pause if nobody waits for it. How long the next pause is stays as it was.
+    /// Ends the limit after the pause if no request waits for it. The length of the next pause is kept.
     pub(crate) fn end_if_unused(&mut self, now: Timestamp, is_used: bool) {
         if !is_used && self.probing.is_empty() && self.resumes(now).is_none() {
             self.until = None;
@@ -105,7 +105,7 @@ mod tests {
         for pause in [1.0, 2.0, 4.0, 8.0, 10.0, 10.0] {
             assert!(backoff.allows(at(now)));
             for _ in 0..3 {
-                backoff.refuse(at(now));
+                backoff.record_quota_refusal(at(now));
             }
             assert_eq!(backoff.resumes(at(now)), Some(at(now + pause)));
             assert!(!backoff.allows(at(now + pause - 0.1)));
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn every_launch_that_is_accepted_admits_one_more() {
         let mut backoff = LaunchBackoff::default();
-        backoff.refuse(at(100.0));
+        backoff.record_quota_refusal(at(100.0));
         backoff.probe(id(1));
         assert!(!backoff.allows(at(101.0)));
         assert!(backoff.accept(id(1)));
@@ -130,14 +130,14 @@ mod tests {
         assert!(!backoff.accept(id(9)), "it was launched before the pause");
         assert!(backoff.forget(id(2)));
         assert!(backoff.allows(at(101.0)));
-        // Somebody waits, or the cloud has not answered.
+        // A request waits, or the cloud has not responded.
         backoff.end_if_unused(at(101.0), true);
         backoff.end_if_unused(at(101.0), false);
         assert!(backoff.is_active());
         assert!(backoff.accept(id(3)));
         backoff.end_if_unused(at(101.0), false);
         assert!(!backoff.is_active());
-        backoff.refuse(at(102.0));
+        backoff.record_quota_refusal(at(102.0));
         assert_eq!(
             backoff.resumes(at(102.0)),
             Some(at(103.0)),

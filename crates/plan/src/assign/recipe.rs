@@ -1,20 +1,20 @@
-//! How a pool would serve a list of labels: which free nodes to take, what to launch.
+//! Builds a recipe for a list of labels: which free nodes to reuse and what to launch.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use nodeyard_model::{Label, NodeId, Resources};
 
-use crate::setup::{PoolSetup, Supply, Zone};
-use crate::verdict::{Shortage, Step};
-use crate::world::fleet::Fleet;
+use crate::scheduler::node_index::NodeIndex;
+use crate::setup::{PoolSetup, Supply, ZoneName};
+use crate::verdict::{CapacityShortage, NodeStep};
 
-/// What is wanted, and what may be used for it.
-pub(crate) struct Wanted<'a> {
+/// The labels of a request, and which nodes may be reused.
+pub(crate) struct RecipeInput<'a> {
     pub(crate) labels: &'a [Label],
     pub(crate) reuse: bool,
     /// The zone of nodes that the request has already.
-    pub(crate) zone: Option<&'a Zone>,
-    /// Free nodes that are kept for somebody else.
+    pub(crate) zone: Option<&'a ZoneName>,
+    /// Free nodes that are booked for other requests.
     pub(crate) kept: &'a HashSet<NodeId>,
     pub(crate) seed: u64,
 }
@@ -22,19 +22,19 @@ pub(crate) struct Wanted<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct Recipe {
     /// One for each label, in order; without those for which no machine is free.
-    pub(crate) steps: Vec<Step>,
-    pub(crate) zone: Option<Zone>,
+    pub(crate) steps: Vec<NodeStep>,
+    pub(crate) zone: Option<ZoneName>,
     pub(crate) launch_cost: Resources,
     pub(crate) launches: usize,
     /// What the reused nodes add to the tenant.
     pub(crate) reuse_cost: Resources,
     pub(crate) reused: Vec<NodeId>,
-    pub(crate) missing: Option<Shortage>,
+    pub(crate) missing: Option<CapacityShortage>,
 }
 
-/// The recipe with the most reused nodes, all of them in one zone; the seed decides between equals.
-pub(crate) fn recipe(fleet: &Fleet, pool: &PoolSetup, wanted: &Wanted<'_>) -> Recipe {
-    let (zone, nodes) = choose_nodes(fleet, pool, wanted);
+/// Returns the recipe with the most reused nodes in one zone. The seed selects among equals.
+pub(crate) fn recipe(node_index: &NodeIndex, pool: &PoolSetup, wanted: &RecipeInput<'_>) -> Recipe {
+    let (zone, nodes) = choose_nodes(node_index, pool, wanted);
     let mut recipe = Recipe {
         zone: zone.or_else(|| wanted.zone.cloned()),
         ..Recipe::default()
@@ -42,22 +42,22 @@ pub(crate) fn recipe(fleet: &Fleet, pool: &PoolSetup, wanted: &Wanted<'_>) -> Re
     for (label, node) in wanted.labels.iter().zip(nodes) {
         let setup = pool.labels.get(label);
         if let Some(node) = node {
-            recipe.reuse_cost += fleet.tenant_cost(node);
+            recipe.reuse_cost += node_index.tenant_cost(node);
             recipe.reused.push(node);
             let label = label.clone();
-            recipe.steps.push(Step::Reuse { label, node });
+            recipe.steps.push(NodeStep::Reuse { label, node });
         } else if let Some(setup) = setup.filter(|setup| setup.supply == Supply::Launched) {
             recipe.launch_cost += &setup.cost;
             recipe.launches += 1;
-            recipe.steps.push(Step::Launch {
+            recipe.steps.push(NodeStep::Launch {
                 label: label.clone(),
                 cost: setup.cost.clone(),
             });
         } else if recipe.missing.is_none() {
-            recipe.missing = Some(Shortage::Machines {
+            recipe.missing = Some(CapacityShortage::Machines {
                 label: label.clone(),
                 needed: wanted.labels.iter().filter(|l| *l == label).count(),
-                free: free_machines(fleet, pool, wanted, label),
+                free: free_machines(node_index, pool, wanted, label),
             });
         }
     }
@@ -67,10 +67,15 @@ pub(crate) fn recipe(fleet: &Fleet, pool: &PoolSetup, wanted: &Wanted<'_>) -> Re
     recipe
 }
 
-fn free_machines(fleet: &Fleet, pool: &PoolSetup, wanted: &Wanted<'_>, label: &Label) -> usize {
-    fleet
+fn free_machines(
+    node_index: &NodeIndex,
+    pool: &PoolSetup,
+    wanted: &RecipeInput<'_>,
+    label: &Label,
+) -> usize {
+    node_index
         .zones_with_free(&pool.key, label)
-        .flat_map(|zone| fleet.free(&pool.key, label, zone))
+        .flat_map(|zone| node_index.free(&pool.key, label, zone))
         .filter(|node| !wanted.kept.contains(node))
         .count()
 }
@@ -81,21 +86,21 @@ fn pick<T>(choices: &[T], seed: u64) -> Option<&T> {
     choices.get(usize::try_from(index).ok()?)
 }
 
-/// The free nodes to take, one place for each label, and their zone.
+/// Returns the free nodes to reuse, one entry per label, and their zone.
 fn choose_nodes(
-    fleet: &Fleet,
+    node_index: &NodeIndex,
     pool: &PoolSetup,
-    wanted: &Wanted<'_>,
-) -> (Option<Zone>, Vec<Option<NodeId>>) {
+    wanted: &RecipeInput<'_>,
+) -> (Option<ZoneName>, Vec<Option<NodeId>>) {
     let none = || vec![None; wanted.labels.len()];
     if !wanted.reuse {
         return (None, none());
     }
     let bound = |label: &Label| pool.labels.get(label).is_some_and(|setup| setup.bound);
     let distinct: BTreeSet<&Label> = wanted.labels.iter().filter(|label| !bound(label)).collect();
-    let zones: BTreeSet<&Option<Zone>> = distinct
+    let zones: BTreeSet<&Option<ZoneName>> = distinct
         .iter()
-        .flat_map(|label| fleet.zones_with_free(&pool.key, label))
+        .flat_map(|label| node_index.zones_with_free(&pool.key, label))
         .filter(|zone| wanted.zone.is_none_or(|fixed| zone.as_ref() == Some(fixed)))
         .collect();
     let matches: Vec<_> = zones
@@ -103,7 +108,7 @@ fn choose_nodes(
         .map(|zone| {
             let nodes = match_nodes(wanted.labels, |label| {
                 let bound = bound(label);
-                fleet
+                node_index
                     .free(&pool.key, label, zone)
                     .filter(move |node| !bound && !wanted.kept.contains(node))
             });
@@ -124,8 +129,8 @@ fn choose_nodes(
     }
 }
 
-/// A largest assignment of nodes to labels. Nodes may have several labels, so a node that was given to one
-/// label can move to another one that has nothing else.
+/// Returns a maximum matching of nodes to labels. Nodes may have several labels, so a matched node can move to another
+/// label.
 fn match_nodes<I: Iterator<Item = NodeId>>(
     labels: &[Label],
     nodes_of: impl Fn(&Label) -> I,
@@ -160,8 +165,8 @@ where
     I: Iterator<Item = NodeId>,
     F: Fn(&Label) -> I,
 {
-    /// A node for `label` that is free, or is freed by moving its owner to another node. Owners with the same
-    /// label are alike, so each label is tried once.
+    /// Finds a node for `label` that is free, or that its owner can exchange for another. Owners with the same label
+    /// are equivalent, so each label is tried once.
     fn find(&mut self, label: &'a Label, tried: &mut HashSet<&'a Label>) -> Option<NodeId> {
         if !tried.insert(label) {
             return None;

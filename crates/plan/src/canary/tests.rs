@@ -21,7 +21,7 @@ fn now() -> Timestamp {
 }
 
 /// What launches use where all these builds are, and why.
-fn used(state: &CanaryState, policy: Option<&CanaryPolicy>, here: &[u128]) -> Launches {
+fn used(state: &CanaryState, policy: Option<&CanaryPolicy>, here: &[u128]) -> LaunchBuilds {
     let builds = ids(here);
     let uploaded = Uploaded {
         anywhere: &builds,
@@ -30,18 +30,23 @@ fn used(state: &CanaryState, policy: Option<&CanaryPolicy>, here: &[u128]) -> La
     state.launches(uploaded, policy).unwrap()
 }
 
-fn by(launches: &Launches) -> (BuildId, WhyUsed, Option<BuildId>) {
+fn by(launches: &LaunchBuilds) -> (BuildId, WhyUsed, Option<BuildId>) {
     let tried = launches.trial.map(|trial| trial.build);
     (launches.build, launches.why, tried)
 }
 
-fn launch(state: &mut CanaryState, here: &[u128], build: u128, works: bool) -> Option<Ended> {
+fn launch(
+    state: &mut CanaryState,
+    here: &[u128],
+    build: u128,
+    works: bool,
+) -> Option<TrialOutcome> {
     let builds = ids(here);
     let uploaded = Uploaded {
         anywhere: &builds,
         here: &builds,
     };
-    let launch = Launch {
+    let launch = CanaryLaunch {
         build: id(build),
         failure: (!works).then_some("no ssh"),
     };
@@ -50,7 +55,7 @@ fn launch(state: &mut CanaryState, here: &[u128], build: u128, works: bool) -> O
 
 fn passed() -> Trial {
     Trial {
-        ended: Some(Ended::Passed { at: now() }),
+        ended: Some(TrialOutcome::Passed { at: now() }),
         ..Trial::default()
     }
 }
@@ -70,17 +75,17 @@ fn a_new_build_gets_its_share_until_it_has_passed() {
         assert_eq!(launch(&mut state, &[2, 1], 2, true), None);
     }
     let ended = launch(&mut state, &[2, 1], 2, true);
-    assert_eq!(ended, Some(Ended::Passed { at: now() }));
+    assert_eq!(ended, Some(TrialOutcome::Passed { at: now() }));
     let launches = used(&state, Some(&POLICY), &[2, 1]);
     assert_eq!(by(&launches), (id(2), WhyUsed::Newest, None));
 }
 
 #[test]
-fn a_build_that_fails_is_taken_back_by_itself_and_stays_so() {
+fn a_build_that_fails_is_rolled_back_automatically_and_stays_so() {
     let mut state = CanaryState::default();
     assert_eq!(launch(&mut state, &[2, 1], 2, false), None);
     let ended = launch(&mut state, &[2, 1], 2, false);
-    let Some(Ended::TakenBack { reason, .. }) = ended else {
+    let Some(TrialOutcome::RolledBack { reason, .. }) = ended else {
         panic!("{ended:?}");
     };
     assert!(
@@ -91,8 +96,8 @@ fn a_build_that_fails_is_taken_back_by_itself_and_stays_so() {
         launch(&mut state, &[2, 1], 2, true);
     }
     let launches = used(&state, Some(&POLICY), &[2, 1]);
-    assert_eq!(by(&launches), (id(1), WhyUsed::NotTakenBack, None));
-    // It is still better than nothing, and where there is nothing else it is not even taken back.
+    assert_eq!(by(&launches), (id(1), WhyUsed::NotRolledBack, None));
+    // It is used where there is no other, and is not rolled back there.
     let alone = used(&state, Some(&POLICY), &[2]);
     assert_eq!(by(&alone), (id(2), WhyUsed::NothingElse, None));
     let mut alone = CanaryState::default();
@@ -113,13 +118,13 @@ fn the_build_in_use_is_not_judged_while_another_is_on_trial() {
 }
 
 #[test]
-fn what_was_taken_back_is_nothing_to_go_back_to() {
+fn a_rolled_back_build_is_no_fallback() {
     let mut state = CanaryState::default();
-    state.take_back(id(1), "x", now());
+    state.roll_back(id(1), "x", now());
     for _ in 0..9 {
         assert_eq!(launch(&mut state, &[2, 1], 2, false), None);
     }
-    assert!(!state.is_taken_back(id(2)));
+    assert!(!state.is_rolled_back(id(2)));
 }
 
 #[test]
@@ -139,17 +144,17 @@ fn a_build_that_was_overtaken_on_trial_does_not_serve_for_those_that_have_passed
 }
 
 #[test]
-fn where_all_were_taken_back_the_newest_that_had_proved_itself_serves() {
+fn if_all_were_rolled_back_the_newest_that_had_passed_its_trial_serves() {
     let mut state = CanaryState::default();
     state.trials.insert(id(2), passed());
     for build in [4, 3, 2, 1] {
-        state.take_back(id(build), "x", now());
+        state.roll_back(id(build), "x", now());
     }
     let launches = used(&state, Some(&POLICY), &[4, 3, 2, 1]);
     assert_eq!(by(&launches), (id(2), WhyUsed::NothingElse, None));
     let launches = used(&state, None, &[4, 3, 1]);
     assert_eq!(by(&launches), (id(1), WhyUsed::NothingElse, None));
-    // Let go, it has proved itself as before.
+    // Unpinned, it has passed its trial as before.
     state.unpin();
     let launches = used(&state, Some(&POLICY), &[4, 3, 2, 1]);
     assert_eq!(by(&launches), (id(2), WhyUsed::Proven, Some(id(4))));
@@ -173,7 +178,7 @@ fn a_person_decides() {
             id(1)
         )
     );
-    state.take_back(id(3), "somebody said so", now());
+    state.roll_back(id(3), "an operator said so", now());
     assert_eq!(used(&state, None, &[3, 2]).build, id(2));
     state.unpin();
     assert_eq!(state, CanaryState::default());
@@ -184,20 +189,20 @@ fn records_of_before_are_read() {
     let text = r#"{"pinned":null,"trials":{"00000000000000000000000000000001":
         {"succeeded":1,"failed":2,"ended":{"taken-back":{"at":1000.0,"reason":"x"}}}}}"#;
     let state: CanaryState = serde_json::from_str(text).unwrap();
-    assert!(state.is_taken_back(id(1)));
+    assert!(state.is_rolled_back(id(1)));
 }
 
 fn trials() -> impl Strategy<Value = Option<Trial>> {
     let ended = prop::option::of((any::<bool>(), any::<bool>()).prop_map(|(back, before)| {
         let at = now();
         if back {
-            Ended::TakenBack {
+            TrialOutcome::RolledBack {
                 at,
                 reason: "x".to_owned(),
                 passed: before.then_some(at),
             }
         } else {
-            Ended::Passed { at }
+            TrialOutcome::Passed { at }
         }
     }));
     let trial = (0..5u32, 0..5u32, ended).prop_map(|(succeeded, failed, ended)| Trial {
@@ -244,10 +249,10 @@ proptest! {
         let build = launches.pick(dice);
         prop_assert!(here.contains(&build));
         let is_pinned = state.pinned == Some(build);
-        let others = here.iter().filter(|other| !state.is_taken_back(**other));
-        prop_assert!(is_pinned || !state.is_taken_back(build) || others.count() == 0);
-        // Beyond its share, one that has not proved itself serves only where none has, or without a trial.
-        let usable = |build: &&BuildId| !state.is_taken_back(**build) || launches.why == WhyUsed::NothingElse;
+        let others = here.iter().filter(|other| !state.is_rolled_back(**other));
+        prop_assert!(is_pinned || !state.is_rolled_back(build) || others.count() == 0);
+        // A build that has not passed its trial exceeds its share only where none has, or without a trial.
+        let usable = |build: &&BuildId| !state.is_rolled_back(**build) || launches.why == WhyUsed::NothingElse;
         let proven = here.iter().filter(usable).any(|build| state.has_passed(*build));
         let trusted = is_pinned || !proven || state.has_passed(launches.build);
         prop_assert!(policy.is_none() || trusted);
@@ -265,14 +270,14 @@ proptest! {
         let mut state = before;
         for (place, works) in launches {
             let Some(build) = here.get(place).copied() else { continue };
-            let (before, judged) = (state.clone(), state.on_trial(&anywhere));
+            let (before, on_trial) = (state.clone(), state.on_trial(&anywhere));
             let failure = (!works).then_some("x");
-            state.record(Launch { build, failure }, uploaded, &POLICY, now());
+            state.record(CanaryLaunch { build, failure }, uploaded, &POLICY, now());
             for build in &anywhere {
                 let changed = before.trials.get(build) != state.trials.get(build);
-                prop_assert!(!changed || judged == Some(*build));
+                prop_assert!(!changed || on_trial == Some(*build));
             }
-            let usable = |state: &CanaryState| here.iter().any(|build| !state.is_taken_back(*build));
+            let usable = |state: &CanaryState| here.iter().any(|build| !state.is_rolled_back(*build));
             prop_assert!(!usable(&before) || usable(&state));
         }
     }

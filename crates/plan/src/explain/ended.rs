@@ -1,4 +1,4 @@
-//! What is told of a request after it ended: how long it waited for what, and by whom it was served or refused.
+//! The history of an ended request: how long it waited for what, and which pools served or declined it.
 
 use std::fmt;
 
@@ -6,14 +6,14 @@ use nodeyard_model::{Label, NodeId, RequestId};
 use serde::{Deserialize, Serialize};
 
 use crate::setup::PoolKey;
-use crate::span::Span;
-use crate::verdict::List;
+use crate::span::HumanDuration;
+use crate::verdict::CommaSeparated;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Ended {
+pub struct EndedRequest {
     pub request: RequestId,
     #[serde(flatten)]
-    pub end: End,
+    pub end: RequestOutcome,
     pub labels: Vec<Label>,
     pub requestor: Option<Box<str>>,
     pub event_id: Option<Box<str>>,
@@ -23,45 +23,51 @@ pub struct Ended {
     pub waited: f64,
     /// Seconds from then until its end; none if no pool has begun.
     pub worked: Option<f64>,
-    /// What the pools said when it was last looked at while it waited.
-    pub waited_for: Vec<Remark>,
-    pub declined: Vec<Remark>,
+    /// The messages of the pools when it was last sampled while it waited.
+    pub waited_for: Vec<PoolMessage>,
+    pub declined: Vec<PoolMessage>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "kebab-case")]
-pub enum End {
+pub enum RequestOutcome {
     Fulfilled {
         by: PoolKey,
         nodes: Vec<NodeId>,
-        /// How many of the nodes were made for it.
+        /// How many of the nodes were launched for it.
         launched: usize,
     },
     Failed,
-    /// Its requestor took it back, or has gone.
+    /// Its requestor deleted it or disconnected.
     Cancelled,
 }
 
-/// What a pool said.
+/// A message of a pool about a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Remark {
+pub struct PoolMessage {
     pub pool: PoolKey,
-    pub says: String,
+    #[serde(rename = "says")]
+    pub message: String,
 }
 
-impl Ended {
-    /// From its creation to its end, in seconds.
+impl EndedRequest {
+    /// Returns the time from its creation to its end, in seconds.
     pub fn took(&self) -> f64 {
         self.waited + self.worked.unwrap_or(0.0)
     }
 }
 
-impl fmt::Display for Ended {
+impl fmt::Display for EndedRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let took = Span::of_secs(self.took());
-        write!(f, "request {} for {} ", self.request, List(&self.labels))?;
+        let took = HumanDuration::of_secs(self.took());
+        write!(
+            f,
+            "request {} for {} ",
+            self.request,
+            CommaSeparated(&self.labels)
+        )?;
         match &self.end {
-            End::Fulfilled {
+            RequestOutcome::Fulfilled {
                 by,
                 nodes,
                 launched,
@@ -69,32 +75,32 @@ impl fmt::Display for Ended {
                 write!(
                     f,
                     "was fulfilled by {by} after {took:.1} with nodes {}",
-                    List(nodes)
+                    CommaSeparated(nodes)
                 )?;
                 match launched {
                     0 => writeln!(f, ", which were ready")?,
                     launched => writeln!(f, ", {launched} of them launched for it")?,
                 }
             }
-            End::Failed => writeln!(f, "failed after {took:.1}")?,
-            End::Cancelled => writeln!(f, "was taken back after {took:.1}")?,
+            RequestOutcome::Failed => writeln!(f, "failed after {took:.1}")?,
+            RequestOutcome::Cancelled => writeln!(f, "was cancelled after {took:.1}")?,
         }
-        write!(f, "waited {:.1}", Span::of_secs(self.waited))?;
-        match self.worked.map(Span::of_secs) {
+        write!(f, "waited {:.1}", HumanDuration::of_secs(self.waited))?;
+        match self.worked.map(HumanDuration::of_secs) {
             Some(worked) => writeln!(f, ", then its nodes took {worked:.1}")?,
             None => writeln!(f)?,
         }
-        remarks(f, "while it waited", &self.waited_for)?;
-        remarks(f, "declined", &self.declined)
+        messages(f, "while it waited", &self.waited_for)?;
+        messages(f, "declined", &self.declined)
     }
 }
 
-fn remarks(f: &mut fmt::Formatter<'_>, heading: &str, remarks: &[Remark]) -> fmt::Result {
-    if !remarks.is_empty() {
+fn messages(f: &mut fmt::Formatter<'_>, heading: &str, messages: &[PoolMessage]) -> fmt::Result {
+    if !messages.is_empty() {
         writeln!(f, "{heading}:")?;
     }
-    for Remark { pool, says } in remarks {
-        writeln!(f, "  {pool}: {says}")?;
+    for PoolMessage { pool, message } in messages {
+        writeln!(f, "  {pool}: {message}")?;
     }
     Ok(())
 }
@@ -109,8 +115,8 @@ mod tests {
         PoolKey::new(ProviderName::new("cloud").unwrap(), "main".into())
     }
 
-    fn ended(end: End, worked: Option<f64>) -> Ended {
-        Ended {
+    fn ended(end: RequestOutcome, worked: Option<f64>) -> EndedRequest {
+        EndedRequest {
             request: "200-0000000001".parse().unwrap(),
             end,
             labels: vec!["small".into(), "large".into()],
@@ -119,9 +125,9 @@ mod tests {
             ended: 100.0,
             waited: 12.5,
             worked,
-            waited_for: vec![Remark {
+            waited_for: vec![PoolMessage {
                 pool: pool(),
-                says: "lacks room".to_owned(),
+                message: "lacks room".to_owned(),
             }],
             declined: Vec::new(),
         }
@@ -129,7 +135,7 @@ mod tests {
 
     #[test]
     fn it_reads_well_and_survives_the_store() {
-        let fulfilled = End::Fulfilled {
+        let fulfilled = RequestOutcome::Fulfilled {
             by: pool(),
             nodes: vec!["0000000003".parse().unwrap(), "0000000004".parse().unwrap()],
             launched: 1,
@@ -144,14 +150,14 @@ mod tests {
         );
         let json = serde_json::to_string(&ended).unwrap();
         assert!(json.contains(r#""state":"fulfilled""#), "{json}");
-        assert_eq!(serde_json::from_str::<Ended>(&json).unwrap(), ended);
+        assert_eq!(serde_json::from_str::<EndedRequest>(&json).unwrap(), ended);
     }
 
     #[test]
-    fn one_that_nobody_served_only_waited() {
-        let text = ended(End::Cancelled, None).to_string();
+    fn a_cancelled_request_only_waited() {
+        let text = ended(RequestOutcome::Cancelled, None).to_string();
         assert!(
-            text.contains("was taken back after 12.5 s\nwaited 12.5 s\n"),
+            text.contains("was cancelled after 12.5 s\nwaited 12.5 s\n"),
             "{text}"
         );
     }

@@ -1,7 +1,9 @@
-//! Whether machines can boot from an image, will be able to, or will not: what requests that wait for an image go by.
+//! Decides whether machines can boot from an image now, later or not at all. Requests that wait for an image depend on
+//! it.
 //!
-//! [`availability`] judges what stewards report. An image comes as long as one of them has it built or uploaded, or
-//! tries again. Where nobody is there for it, somebody gets a moment to appear: builders start, and restart.
+//! [`availability`] combines the [`StewardReport`]s of all builders. An image is pending while one of them has a build
+//! or an upload under way or scheduled. Without an active builder it stays pending for a grace period, since builders
+//! start and restart.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,19 +12,19 @@ use nodeyard_model::{BuildId, ProviderName, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::steward_report::{JobState, StewardReport};
-use crate::span::Span;
+use crate::span::HumanDuration;
 
-/// A build or an upload that failed so often in a row is not waited for, until the next attempt is under way.
+/// After this many failures in a row a build or an upload counts as unavailable until the next attempt is under way.
 pub const MAX_FAILURES: u32 = 3;
 
-/// What is known of an image at one provider.
+/// The known state of an image at one provider.
 #[derive(Debug, Clone)]
 pub struct ImageEvidence<'a> {
     pub provider: &'a ProviderName,
     /// The provider has an upload that machines can boot from.
     pub is_uploaded: bool,
     pub reports: Vec<&'a StewardReport>,
-    /// Since when nobody has been there to make the image; none if somebody was.
+    /// Since when no worker could make the image. None if one could.
     pub unattended_since: Option<Timestamp>,
 }
 
@@ -30,9 +32,9 @@ pub struct ImageEvidence<'a> {
 #[derive(Debug, Clone, PartialEq)]
 pub struct ImageVerdict {
     pub availability: ImageAvailability,
-    /// Since when nobody has been there to make the image.
+    /// Since when no worker could make the image.
     pub unattended_since: Option<Timestamp>,
-    /// When time alone changes the answer.
+    /// When to evaluate again without any other change.
     pub again_at: Option<Timestamp>,
 }
 
@@ -47,45 +49,45 @@ pub enum ImageAvailability {
 #[derive(Debug, Clone, PartialEq)]
 pub struct PendingImage {
     pub stage: ImageStage,
-    /// How long this stage usually takes; none if there was none before.
+    /// How long this stage usually takes. None if no earlier duration is known.
     pub usual: Option<Duration>,
-    /// How long what comes after it usually takes.
+    /// How long the following stages usually take.
     pub then: Option<Duration>,
 }
 
-/// What has to happen next to an image that is being made.
+/// The next step of an image that is being made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ImageStage {
-    /// The build ends, and is uploaded.
+    /// The build finishes and is uploaded.
     Build {
         build: Option<BuildId>,
         since: Option<Timestamp>,
     },
-    /// The upload ends.
+    /// The upload finishes.
     Upload {
         build: Option<BuildId>,
         since: Option<Timestamp>,
     },
-    /// The build is tried again.
+    /// The build is retried.
     BuildRetry {
         failures: u32,
         until: Timestamp,
         reason: String,
     },
-    /// The upload is tried again.
+    /// The upload is retried.
     UploadRetry {
         build: Option<BuildId>,
         failures: u32,
         until: Timestamp,
         reason: String,
     },
-    /// Somebody appears who makes it.
+    /// A worker that can make the image connects.
     Worker { reason: String },
 }
 
 impl PendingImage {
-    /// When machines should be able to boot from it, by how long that took before.
+    /// Returns when the image should be ready, estimated from earlier durations.
     pub fn expected(&self) -> Option<Timestamp> {
         let begin = match &self.stage {
             ImageStage::Build { since, .. } | ImageStage::Upload { since, .. } => (*since)?,
@@ -98,7 +100,7 @@ impl PendingImage {
 }
 
 impl ImageStage {
-    /// The build that is waited for.
+    /// Returns the build whose completion or upload is pending.
     pub fn build(&self) -> Option<BuildId> {
         match self {
             Self::Build { build, .. }
@@ -108,13 +110,13 @@ impl ImageStage {
         }
     }
 
-    /// Whether there is a build, and only its upload is missing.
+    /// Returns whether only the upload is pending.
     pub fn is_upload(&self) -> bool {
         matches!(self, Self::Upload { .. } | Self::UploadRetry { .. })
     }
 
     /// Describes the stage; it reads after the name of the image.
-    pub(crate) fn told_at<'a>(
+    pub(crate) fn display_at<'a>(
         &'a self,
         provider: &'a ProviderName,
         now: Timestamp,
@@ -123,7 +125,7 @@ impl ImageStage {
         impl fmt::Display for StageText<'_> {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 let Self(stage, provider, now) = self;
-                let after = |until: &Timestamp| Span(until.since(*now));
+                let after = |until: &Timestamp| HumanDuration(until.since(*now));
                 match stage {
                     ImageStage::Build { build, .. } => {
                         f.write_str("is being built")?;
@@ -169,7 +171,7 @@ fn of_build(f: &mut fmt::Formatter<'_>, build: Option<BuildId>) -> fmt::Result {
     build.map_or(Ok(()), |build| write!(f, " (build {build})"))
 }
 
-/// A count, as people say it.
+/// Displays a count as "once" or "n times".
 struct Times(u32);
 
 impl fmt::Display for Times {
@@ -181,7 +183,7 @@ impl fmt::Display for Times {
     }
 }
 
-/// How an image stands at a provider as far as one report says.
+/// The availability of an image at a provider according to one report.
 #[derive(Debug, PartialEq)]
 enum Prospect {
     Pending(PendingImage),
@@ -189,7 +191,7 @@ enum Prospect {
     Unavailable(String),
 }
 
-/// Decides whether an image is there, comes, or does not. For `grace` nobody has to be there to make it.
+/// Decides whether an image is ready, pending or unavailable. Without a worker it stays pending for `grace`.
 pub fn availability(evidence: &ImageEvidence<'_>, grace: Duration, now: Timestamp) -> ImageVerdict {
     if evidence.is_uploaded {
         return settled(ImageAvailability::Ready);
@@ -208,7 +210,7 @@ pub fn availability(evidence: &ImageEvidence<'_>, grace: Duration, now: Timestam
             return settled(ImageAvailability::Unavailable { reason });
         }
         Some(Prospect::NoWorker(reason)) => reason,
-        None => "no builder looks after it".to_owned(),
+        None => "no builder manages it".to_owned(),
     };
     let since = evidence.unattended_since.unwrap_or(now);
     let until = since + grace;
@@ -303,7 +305,7 @@ fn prospect(report: &StewardReport, provider: &ProviderName) -> Prospect {
     }
 }
 
-/// None if no build is to be made.
+/// Returns None if no build is due.
 fn of_build_state(
     state: &JobState,
     report: &StewardReport,

@@ -1,23 +1,30 @@
-//! Whether an image that Zuul jobs make is fetched, and whether Zuul is asked for a newer one.
+//! Decides whether a build of Zuul is imported, and whether Zuul is queried.
 
 use nodeyard_model::{BuildId, Timestamp};
 
-use super::Judge;
-use super::market::{Choice, Market, Offer, Wanted, ZuulBuild, choose, goes_far_enough};
-use super::picture::{Build, ImagePolicy, Imports, Origin, Picture, Services};
-use super::verdict::{Action, BuildVerdict, ImportReport, ImportVerdict, Plan, Wait};
+use super::DecideInputs;
+use super::state::{BuildSnapshot, ImageOrigin, ImagePolicy, ImageState, Imports, Services};
+use super::verdict::{Action, BuildVerdict, ImportReport, ImportVerdict, Plan, WaitReason};
+use super::zuul_builds::{
+    Choice, ImportCriteria, Offer, ZuulBuildList, ZuulSource, choose, needs_no_older,
+};
 
-pub(super) fn judge(judge: &Judge<'_>, policy: &ImagePolicy, imports: &Imports, plan: &mut Plan) {
-    let nothing_yet = Market::default();
-    let market = judge.picture.market.as_ref().unwrap_or(&nothing_yet);
-    if let Some(until) = market.asking.filter(|until| *until > judge.now) {
-        plan.look_again(until);
-    } else if is_due(judge, market) {
+pub(super) fn decide(
+    inputs: &DecideInputs<'_>,
+    policy: &ImagePolicy,
+    imports: &Imports,
+    plan: &mut Plan,
+) {
+    let nothing_yet = ZuulBuildList::default();
+    let zuul_builds = inputs.snapshot.zuul_builds.as_ref().unwrap_or(&nothing_yet);
+    if let Some(until) = zuul_builds.asking.filter(|until| *until > inputs.now) {
+        plan.schedule_recheck(until);
+    } else if is_due(inputs, zuul_builds) {
         plan.actions.push(Action::AskZuul);
-    } else if let Some(next) = market.next {
-        plan.look_again(next);
+    } else if let Some(next) = zuul_builds.next {
+        plan.schedule_recheck(next);
     }
-    let report = report(judge, policy, imports, market);
+    let report = report(inputs, policy, imports, zuul_builds);
     match &report.verdict {
         ImportVerdict::Begins {
             zuul_build,
@@ -35,78 +42,77 @@ pub(super) fn judge(judge: &Judge<'_>, policy: &ImagePolicy, imports: &Imports, 
     plan.explanation.build = BuildVerdict::Imported(Box::new(report));
 }
 
-/// Whether builds that Zuul lists further down than these could be of use.
-pub fn is_worth_more(picture: &Picture, offers: &[Offer], now: Timestamp) -> bool {
-    let Some((policy, imports)) = picture.policy.as_ref().and_then(|policy| {
-        let Origin::Imported(imports) = &policy.origin else {
+/// Returns whether older builds in the list of Zuul could be imported instead of these.
+pub fn is_worth_more(snapshot: &ImageState, offers: &[Offer], now: Timestamp) -> bool {
+    let Some((policy, imports)) = snapshot.policy.as_ref().and_then(|policy| {
+        let ImageOrigin::Imported(imports) = &policy.origin else {
             return None;
         };
         Some((policy, imports))
     }) else {
         return false;
     };
-    let market = Market {
+    let zuul_builds = ZuulBuildList {
         offers: offers.to_vec(),
-        ..picture.market.clone().unwrap_or_default()
+        ..snapshot.zuul_builds.clone().unwrap_or_default()
     };
-    !goes_far_enough(&market, &wanted(picture, policy, imports, now))
+    !needs_no_older(&zuul_builds, &criteria(snapshot, policy, imports, now))
 }
 
-/// Time has come, or somebody wants to know now.
-fn is_due(judge: &Judge<'_>, market: &Market) -> bool {
-    market.next.is_none_or(|next| next <= judge.now) || asks_anew(judge, market)
+/// Returns whether a query of Zuul is due.
+fn is_due(inputs: &DecideInputs<'_>, zuul_builds: &ZuulBuildList) -> bool {
+    zuul_builds.next.is_none_or(|next| next <= inputs.now) || asks_anew(inputs, zuul_builds)
 }
 
-/// Somebody asks for a build, and Zuul was not asked since. The clocks of those who ask and of the store may differ, so
-/// no times are compared.
-fn asks_anew(judge: &Judge<'_>, market: &Market) -> bool {
-    let request = request(judge.picture);
-    request.is_some() && market.request != request
+/// Returns whether a build was requested since the last query. Times are not compared, since clocks may differ.
+fn asks_anew(inputs: &DecideInputs<'_>, zuul_builds: &ZuulBuildList) -> bool {
+    let request = request(inputs.snapshot);
+    request.is_some() && zuul_builds.request != request
 }
 
-fn request(picture: &Picture) -> Option<i64> {
-    let open = picture
+fn request(snapshot: &ImageState) -> Option<i64> {
+    let open = snapshot
         .request
-        .filter(|_| picture.served_request().is_none());
+        .filter(|_| snapshot.served_request().is_none());
     open.map(|request| request.order)
 }
 
-/// The newest build that was imported and is ready.
-fn current(picture: &Picture) -> Option<(BuildId, &Build, &ZuulBuild)> {
-    let newest = picture.ready_builds().into_iter();
+/// Returns the newest imported build that is ready.
+fn current(snapshot: &ImageState) -> Option<(BuildId, &BuildSnapshot, &ZuulSource)> {
+    let newest = snapshot.ready_builds().into_iter();
     newest.into_iter().find_map(|id| {
-        let build = picture.builds.get(&id)?;
+        let build = snapshot.builds.get(&id)?;
         Some((id, build, build.zuul.as_ref()?))
     })
 }
 
-fn wanted<'p>(
-    picture: &'p Picture,
+fn criteria<'p>(
+    snapshot: &'p ImageState,
     policy: &'p ImagePolicy,
     imports: &'p Imports,
     now: Timestamp,
-) -> Wanted<'p> {
-    Wanted {
+) -> ImportCriteria<'p> {
+    ImportCriteria {
         formats: &policy.formats,
         disks: &imports.disks,
         max_age: imports.max_age,
         settings: &imports.settings,
-        current: current(picture).map(|(_, build, zuul)| (zuul, build.formats.iter().collect())),
-        request: request(picture),
+        current: current(snapshot).map(|(_, build, zuul)| (zuul, build.formats.iter().collect())),
+        request: request(snapshot),
         now,
     }
 }
 
-/// What is known of Zuul's builds while one is being fetched.
+/// Returns the import report while a build is being fetched.
 pub(super) fn report_under_way(
-    judge: &Judge<'_>,
+    inputs: &DecideInputs<'_>,
     policy: &ImagePolicy,
     imports: &Imports,
-    fetched: Option<&Build>,
+    fetched: Option<&BuildSnapshot>,
 ) -> ImportReport {
-    let nothing_yet = Market::default();
-    let market = judge.picture.market.as_ref().unwrap_or(&nothing_yet);
-    let mut report = report(judge, policy, imports, market);
+    let nothing_yet = ZuulBuildList::default();
+    let zuul_builds = inputs.snapshot.zuul_builds.as_ref().unwrap_or(&nothing_yet);
+    let mut report = report(inputs, policy, imports, zuul_builds);
     if let Some(zuul) = fetched.and_then(|build| build.zuul.as_ref()) {
         let zuul_build = zuul.uuid.clone();
         report.verdict = ImportVerdict::UnderWay { zuul_build };
@@ -115,33 +121,36 @@ pub(super) fn report_under_way(
 }
 
 fn report(
-    judge: &Judge<'_>,
+    inputs: &DecideInputs<'_>,
     policy: &ImagePolicy,
     imports: &Imports,
-    market: &Market,
+    zuul_builds: &ZuulBuildList,
 ) -> ImportReport {
     let mut report = ImportReport {
-        asked: market.asked,
-        next: market.next,
-        error: market.error.clone(),
-        has_more: market.has_more,
-        passed_over: Vec::new(),
+        asked: zuul_builds.asked,
+        next: zuul_builds.next,
+        error: zuul_builds.error.clone(),
+        has_more: zuul_builds.has_more,
+        rejected: Vec::new(),
         verdict: ImportVerdict::Asks,
     };
-    if market.asked.is_none() || asks_anew(judge, market) {
+    if zuul_builds.asked.is_none() || asks_anew(inputs, zuul_builds) {
         return report;
     }
-    let picture = judge.picture;
-    let (choice, passed_over) = choose(market, &wanted(picture, policy, imports, judge.now));
-    report.passed_over = passed_over;
-    report.verdict = match (choice, current(picture)) {
+    let snapshot = inputs.snapshot;
+    let (choice, rejected) = choose(
+        zuul_builds,
+        &criteria(snapshot, policy, imports, inputs.now),
+    );
+    report.rejected = rejected;
+    report.verdict = match (choice, current(snapshot)) {
         (
             Choice::Take {
                 zuul_build,
                 formats,
             },
             _,
-        ) => match wait(judge) {
+        ) => match wait(inputs) {
             Some(wait) => ImportVerdict::Waits { zuul_build, wait },
             None => ImportVerdict::Begins {
                 zuul_build,
@@ -157,16 +166,16 @@ fn report(
     report
 }
 
-fn wait(judge: &Judge<'_>) -> Option<Wait> {
-    if let Some(wait) = super::build::back_off(judge) {
+fn wait(inputs: &DecideInputs<'_>) -> Option<WaitReason> {
+    if let Some(wait) = super::build::back_off(inputs) {
         return Some(wait);
     }
-    match &judge.picture.services {
-        Services::Unknown { reason } => Some(Wait::JobServer {
+    match &inputs.snapshot.services {
+        Services::Unknown { reason } => Some(WaitReason::JobServer {
             reason: reason.clone(),
         }),
-        Services::Known(answered) if !answered.import => Some(Wait::Worker {
-            function: format!("image-import:{}", judge.picture.image),
+        Services::Known(functions) if !functions.import => Some(WaitReason::Worker {
+            function: format!("image-import:{}", inputs.snapshot.image),
         }),
         Services::Known(_) => None,
     }

@@ -4,7 +4,7 @@ use nodeyard_model::{BuildId, ProviderName, Timestamp};
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Progress {
+pub struct ImageJobProgress {
     pub build: BuildId,
     /// None for the build itself, otherwise where it is uploaded to.
     pub provider: Option<ProviderName>,
@@ -13,7 +13,7 @@ pub struct Progress {
     pub done: Option<(u64, u64)>,
 }
 
-impl Progress {
+impl ImageJobProgress {
     /// Returns how much is done, in percent.
     pub fn percent(&self) -> Option<u8> {
         let (done, all) = self.done?;

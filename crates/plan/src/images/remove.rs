@@ -1,23 +1,28 @@
-//! What is kept and what goes: uploads, builds and files.
+//! Decides which uploads, builds and files are kept and which are removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use nodeyard_model::{BuildId, BuildState, ProviderName, UploadState};
 
-use super::Judge;
-use super::picture::{Build, ImagePolicy, Picture, Services, Subject, Takes, Upload, UploadRef};
-use super::verdict::{Action, BuildReport, Fate, Plan, RemovalReason, UploadReport, Wait, WhyKept};
+use super::DecideInputs;
+use super::state::{
+    BuildSnapshot, ImagePolicy, ImageState, Services, Subject, UploadRef, UploadSnapshot,
+    UploadTarget,
+};
+use super::verdict::{
+    Action, BuildReport, Plan, RemovalReason, RetentionVerdict, UploadReport, WaitReason, WhyKept,
+};
 
-/// What is kept for its own sake, and why.
+/// Builds and uploads that are kept whether or not others refer to them.
 #[derive(Default)]
 struct Kept {
-    builds: BTreeMap<BuildId, Fate>,
-    uploads: BTreeMap<UploadRef, Fate>,
+    builds: BTreeMap<BuildId, RetentionVerdict>,
+    uploads: BTreeMap<UploadRef, RetentionVerdict>,
 }
 
-pub(super) fn judge(judge: &Judge<'_>, plan: &mut Plan) {
-    let kept = kept(judge);
-    let mut builds: Vec<(&BuildId, &Build)> = judge.picture.builds.iter().collect();
+pub(super) fn decide(inputs: &DecideInputs<'_>, plan: &mut Plan) {
+    let kept = kept(inputs);
+    let mut builds: Vec<(&BuildId, &BuildSnapshot)> = inputs.snapshot.builds.iter().collect();
     builds.sort_by(|(a, x), (b, y)| (y.since, b).cmp(&(x.since, a)));
     for (id, build) in builds {
         let mut left = Vec::new();
@@ -27,14 +32,16 @@ pub(super) fn judge(judge: &Judge<'_>, plan: &mut Plan) {
                 provider: provider.clone(),
                 upload: *upload,
             };
-            let fate = upload_fate(judge, &kept, build, &upload, record);
-            match &fate {
-                Fate::Removed { .. } => {
+            let verdict = upload_verdict(inputs, &kept, build, &upload, record);
+            match &verdict {
+                RetentionVerdict::Removed { .. } => {
                     plan.actions.push(Action::RemoveUpload(upload.clone()));
                 }
-                Fate::Resumes => plan.actions.push(Action::SettleUpload(upload.clone())),
-                Fate::Lingers { until } => plan.look_again(*until),
-                Fate::Waits { wait, .. } => plan.waits(wait),
+                RetentionVerdict::Resumes => {
+                    plan.actions.push(Action::SettleUpload(upload.clone()));
+                }
+                RetentionVerdict::Lingers { until } => plan.schedule_recheck(*until),
+                RetentionVerdict::Waits { wait, .. } => plan.waits(wait),
                 _ => {}
             }
             left.push((upload.clone(), record.state));
@@ -42,78 +49,83 @@ pub(super) fn judge(judge: &Judge<'_>, plan: &mut Plan) {
                 upload,
                 state: record.state,
                 since: record.since,
-                fate,
+                verdict,
             });
         }
-        let fate = build_fate(judge, &kept, *id, build, &left);
-        match &fate {
-            Fate::Removed { .. } => plan.actions.push(Action::RemoveBuild { build: *id }),
-            Fate::UploadsFirst { .. } if has_files(judge, *id, build) => {
+        let verdict = build_verdict(inputs, &kept, *id, build, &left);
+        match &verdict {
+            RetentionVerdict::Removed { .. } => {
                 plan.actions.push(Action::RemoveBuild { build: *id });
             }
-            Fate::Kept { .. } | Fate::KeptAnyway { .. } | Fate::Pinned { .. } => {
-                drop_files(judge, *id, build, plan);
+            RetentionVerdict::UploadsFirst { .. } if has_files(inputs, *id, build) => {
+                plan.actions.push(Action::RemoveBuild { build: *id });
             }
-            Fate::Lingers { until } => plan.look_again(*until),
-            Fate::Waits { wait, .. } => plan.waits(wait),
+            RetentionVerdict::Kept { .. }
+            | RetentionVerdict::KeptAnyway { .. }
+            | RetentionVerdict::Pinned { .. } => {
+                drop_files(inputs, *id, build, plan);
+            }
+            RetentionVerdict::Lingers { until } => plan.schedule_recheck(*until),
+            RetentionVerdict::Waits { wait, .. } => plan.waits(wait),
             _ => {}
         }
         plan.explanation.builds.push(BuildReport {
             build: *id,
             state: build.state,
             since: build.since,
-            fate,
+            verdict,
         });
     }
 }
 
-fn kept(judge: &Judge<'_>) -> Kept {
-    let picture = judge.picture;
-    match &picture.policy {
+fn kept(inputs: &DecideInputs<'_>) -> Kept {
+    let snapshot = inputs.snapshot;
+    match &snapshot.policy {
         Some(policy) => Kept {
-            builds: kept_builds(picture, policy.retention.get()),
-            uploads: kept_uploads(picture, policy.retention.get()),
+            builds: kept_builds(snapshot, policy.retention.get()),
+            uploads: kept_uploads(snapshot, policy.retention.get()),
         },
         None => Kept::default(),
     }
 }
 
-/// The newest ready builds that were not taken back, and some whatever their place.
-fn kept_builds(picture: &Picture, of: usize) -> BTreeMap<BuildId, Fate> {
+/// Returns the newest ready builds that were not rolled back, the pinned build, and the newest of all.
+fn kept_builds(snapshot: &ImageState, of: usize) -> BTreeMap<BuildId, RetentionVerdict> {
     let mut kept = BTreeMap::new();
-    let ready = picture.ready_builds();
-    let usable = ready.iter().filter(|id| !is_taken_back(picture, **id));
+    let ready = snapshot.ready_builds();
+    let usable = ready.iter().filter(|id| !is_rolled_back(snapshot, **id));
     for (id, rank) in usable.zip(1..=of) {
-        kept.insert(*id, Fate::Kept { rank, of });
+        kept.insert(*id, RetentionVerdict::Kept { rank, of });
     }
-    let pinned = picture.canary.pinned.filter(|id| ready.contains(id));
+    let pinned = snapshot.canary.pinned.filter(|id| ready.contains(id));
     let newest = ready.first().copied();
     for (id, why) in [(pinned, WhyKept::Pinned), (newest, WhyKept::Newest)] {
         if let Some(id) = id {
-            kept.entry(id).or_insert(Fate::KeptAnyway { why });
+            kept.entry(id)
+                .or_insert(RetentionVerdict::KeptAnyway { why });
         }
     }
     kept
 }
 
-/// For each provider that takes the image the newest ready uploads of ready builds that were not taken back, and what
-/// its launches use, now or without a pin.
-fn kept_uploads(picture: &Picture, of: usize) -> BTreeMap<UploadRef, Fate> {
+/// Returns, for each provider that uses the image, the newest ready uploads of ready builds that were not rolled back,
+/// and those that its launches use with or without the pin.
+fn kept_uploads(snapshot: &ImageState, of: usize) -> BTreeMap<UploadRef, RetentionVerdict> {
     let mut kept = BTreeMap::new();
-    for provider in picture.providers.keys() {
-        if picture.takes(provider).is_none() {
+    for provider in snapshot.providers.keys() {
+        if snapshot.takes(provider).is_none() {
             continue;
         }
-        let uploads = picture.usable_uploads(provider);
+        let uploads = snapshot.usable_uploads(provider);
         let usable = uploads.iter();
-        let usable = usable.filter(|upload| !is_taken_back(picture, upload.build));
+        let usable = usable.filter(|upload| !is_rolled_back(snapshot, upload.build));
         for (upload, rank) in usable.zip(1..=of) {
-            kept.insert(upload.clone(), Fate::Kept { rank, of });
+            kept.insert(upload.clone(), RetentionVerdict::Kept { rank, of });
         }
-        // What is used when a pin goes is needed as much.
+        // Launches use these as soon as the pin is removed.
         let launches = [
-            picture.launches(provider),
-            picture.launches_by_merit(provider),
+            snapshot.launches(provider),
+            snapshot.launches_unpinned(provider),
         ];
         let builds = launches.into_iter().flatten().flat_map(|launches| {
             let tried = launches.trial.map(|tried| tried.build);
@@ -122,56 +134,59 @@ fn kept_uploads(picture: &Picture, of: usize) -> BTreeMap<UploadRef, Fate> {
         for build in builds {
             if let Some(upload) = uploads.iter().find(|upload| upload.build == build) {
                 let why = WhyKept::InUse;
-                let fate = kept.entry(upload.clone());
-                fate.or_insert(Fate::KeptAnyway { why });
+                let verdict = kept.entry(upload.clone());
+                verdict.or_insert(RetentionVerdict::KeptAnyway { why });
             }
         }
     }
     kept
 }
 
-fn is_taken_back(picture: &Picture, build: BuildId) -> bool {
-    picture.canary.is_taken_back(build)
+fn is_rolled_back(snapshot: &ImageState, build: BuildId) -> bool {
+    snapshot.canary.is_rolled_back(build)
 }
 
-/// Why something ready is not kept.
-fn surplus(picture: &Picture, build: BuildId) -> RemovalReason {
-    if is_taken_back(picture, build) {
-        RemovalReason::TakenBack
+/// Returns why a ready build or upload is not kept.
+fn surplus(snapshot: &ImageState, build: BuildId) -> RemovalReason {
+    if is_rolled_back(snapshot, build) {
+        RemovalReason::RolledBack
     } else {
         RemovalReason::Surplus
     }
 }
 
-fn upload_fate(
-    judge: &Judge<'_>,
+fn upload_verdict(
+    inputs: &DecideInputs<'_>,
     kept: &Kept,
-    build: &Build,
+    build: &BuildSnapshot,
     upload: &UploadRef,
-    record: &Upload,
-) -> Fate {
-    let picture = judge.picture;
+    record: &UploadSnapshot,
+) -> RetentionVerdict {
+    let snapshot = inputs.snapshot;
     let provider = &upload.provider;
-    let Some(takes) = picture.providers.get(provider) else {
-        return Fate::NotOurs;
+    let Some(takes) = snapshot.providers.get(provider) else {
+        return RetentionVerdict::NotOurs;
     };
     if record.locked {
-        return Fate::UnderWay;
+        return RetentionVerdict::UnderWay;
     }
     if record.state == UploadState::Uploading {
         if build.uploading.contains(provider) {
-            return Fate::UnderWay;
+            return RetentionVerdict::UnderWay;
         }
         let subject = Subject::RemoveUpload(upload.clone());
-        return match judge.holds_back(&subject).or_else(|| no_job_server(judge)) {
-            Some(wait) => Fate::Waits {
+        return match inputs
+            .active_backoff(&subject)
+            .or_else(|| no_job_server(inputs))
+        {
+            Some(wait) => RetentionVerdict::Waits {
                 why: RemovalReason::Failed,
                 wait,
             },
-            None => Fate::Resumes,
+            None => RetentionVerdict::Resumes,
         };
     }
-    let why = if picture.policy.is_none() {
+    let why = if snapshot.policy.is_none() {
         RemovalReason::ImageGone
     } else if takes.is_none() {
         RemovalReason::NotTaken
@@ -179,27 +194,27 @@ fn upload_fate(
         match record.state {
             UploadState::Deleting => RemovalReason::Deleting,
             UploadState::Failed => {
-                if let Some(until) = judge.lingers_until(record.since) {
-                    return Fate::Lingers { until };
+                if let Some(until) = inputs.retained_until(record.since) {
+                    return RetentionVerdict::Lingers { until };
                 }
                 RemovalReason::Failed
             }
             _ => {
-                if let Some(fate) = kept.uploads.get(upload) {
-                    return fate.clone();
+                if let Some(verdict) = kept.uploads.get(upload) {
+                    return verdict.clone();
                 }
                 if kept.builds.contains_key(&upload.build) {
-                    return Fate::KeptWithBuild;
+                    return RetentionVerdict::KeptWithBuild;
                 }
-                surplus(picture, upload.build)
+                surplus(snapshot, upload.build)
             }
         }
     };
     let subject = Subject::RemoveUpload(upload.clone());
-    let wait = judge.holds_back(&subject).or_else(|| {
-        no_job_server(judge).or_else(|| match &picture.services {
-            Services::Known(answered) if !answered.upload_delete.contains(provider) => {
-                Some(Wait::Worker {
+    let wait = inputs.active_backoff(&subject).or_else(|| {
+        no_job_server(inputs).or_else(|| match &snapshot.services {
+            Services::Known(functions) if !functions.upload_delete.contains(provider) => {
+                Some(WaitReason::Worker {
                     function: format!("upload-delete:{provider}"),
                 })
             }
@@ -207,83 +222,86 @@ fn upload_fate(
         })
     });
     match wait {
-        Some(wait) => Fate::Waits { why, wait },
-        None => Fate::Removed { why },
+        Some(wait) => RetentionVerdict::Waits { why, wait },
+        None => RetentionVerdict::Removed { why },
     }
 }
 
-fn build_fate(
-    judge: &Judge<'_>,
+fn build_verdict(
+    inputs: &DecideInputs<'_>,
     kept: &Kept,
     id: BuildId,
-    build: &Build,
+    build: &BuildSnapshot,
     uploads: &[(UploadRef, UploadState)],
-) -> Fate {
-    if let Some(fate) = kept.builds.get(&id) {
-        return fate.clone();
+) -> RetentionVerdict {
+    if let Some(verdict) = kept.builds.get(&id) {
+        return verdict.clone();
     }
     let why = match build.state {
-        BuildState::Building if judge.picture.building => return Fate::UnderWay,
-        BuildState::Building => return Fate::Resumes,
-        _ if judge.picture.policy.is_none() => RemovalReason::ImageGone,
+        BuildState::Building if inputs.snapshot.building => return RetentionVerdict::UnderWay,
+        BuildState::Building => return RetentionVerdict::Resumes,
+        _ if inputs.snapshot.policy.is_none() => RemovalReason::ImageGone,
         BuildState::Failed => {
-            if let Some(until) = judge.lingers_until(build.since) {
-                return Fate::Lingers { until };
+            if let Some(until) = inputs.retained_until(build.since) {
+                return RetentionVerdict::Lingers { until };
             }
             RemovalReason::Failed
         }
         BuildState::Deleting => RemovalReason::Deleting,
-        BuildState::Ready => surplus(judge.picture, id),
+        BuildState::Ready => surplus(inputs.snapshot, id),
     };
     if build.unreadable > 0 {
         let uploads = build.unreadable;
-        return Fate::Unreadable { uploads };
+        return RetentionVerdict::Unreadable { uploads };
     }
     let in_use = uploads
         .iter()
         .filter(|(_, state)| *state != UploadState::Deleting);
     let by: Vec<UploadRef> = in_use.map(|(upload, _)| upload.clone()).collect();
     if !by.is_empty() {
-        return Fate::Pinned { by };
+        return RetentionVerdict::Pinned { by };
     }
     if build.locked {
-        return Fate::UnderWay;
+        return RetentionVerdict::UnderWay;
     }
     if !uploads.is_empty() {
-        return Fate::UploadsFirst { why };
+        return RetentionVerdict::UploadsFirst { why };
     }
     let subject = Subject::RemoveBuild { build: id };
-    match judge.holds_back(&subject).or_else(|| no_job_server(judge)) {
-        Some(wait) => Fate::Waits { why, wait },
-        None => Fate::Removed { why },
+    match inputs
+        .active_backoff(&subject)
+        .or_else(|| no_job_server(inputs))
+    {
+        Some(wait) => RetentionVerdict::Waits { why, wait },
+        None => RetentionVerdict::Removed { why },
     }
 }
 
-fn no_job_server(judge: &Judge<'_>) -> Option<Wait> {
-    match &judge.picture.services {
-        Services::Unknown { reason } => Some(Wait::JobServer {
+fn no_job_server(inputs: &DecideInputs<'_>) -> Option<WaitReason> {
+    match &inputs.snapshot.services {
+        Services::Unknown { reason } => Some(WaitReason::JobServer {
             reason: reason.clone(),
         }),
         Services::Known(_) => None,
     }
 }
 
-/// Whether removing the build would do anything while uploads of it are still being deleted.
-fn has_files(judge: &Judge<'_>, id: BuildId, build: &Build) -> bool {
-    let failed_lately = judge.holds_back(&Subject::RemoveBuild { build: id });
-    match &judge.picture.services {
+/// Returns whether removing the build has an effect while its uploads are still being deleted.
+fn has_files(inputs: &DecideInputs<'_>, id: BuildId, build: &BuildSnapshot) -> bool {
+    let failed_lately = inputs.active_backoff(&Subject::RemoveBuild { build: id });
+    match &inputs.snapshot.services {
         _ if failed_lately.is_some() => false,
         Services::Unknown { .. } => false,
-        Services::Known(answered) => {
-            build.state != BuildState::Deleting || answered.delete.contains(&id)
+        Services::Known(functions) => {
+            build.state != BuildState::Deleting || functions.delete.contains(&id)
         }
     }
 }
 
-/// `delete-after-upload`, by format.
-fn drop_files(judge: &Judge<'_>, id: BuildId, build: &Build, plan: &mut Plan) {
-    let picture = judge.picture;
-    let Some(policy) = picture
+/// Plans the deletion of files by `delete-after-upload`, per format.
+fn drop_files(inputs: &DecideInputs<'_>, id: BuildId, build: &BuildSnapshot, plan: &mut Plan) {
+    let snapshot = inputs.snapshot;
+    let Some(policy) = snapshot
         .policy
         .as_ref()
         .filter(|policy| policy.delete_after_upload)
@@ -291,11 +309,11 @@ fn drop_files(judge: &Judge<'_>, id: BuildId, build: &Build, plan: &mut Plan) {
         return;
     };
     let held =
-        matches!(&picture.services, Services::Known(answered) if answered.delete.contains(&id));
+        matches!(&snapshot.services, Services::Known(functions) if functions.delete.contains(&id));
     if build.state != BuildState::Ready || build.locked || !held {
         return;
     }
-    let takers: Vec<(&ProviderName, &Takes)> = picture
+    let takers: Vec<(&ProviderName, &UploadTarget)> = snapshot
         .providers
         .iter()
         .filter_map(|(provider, takes)| Some((provider, takes.as_ref()?)))
@@ -310,7 +328,7 @@ fn drop_files(judge: &Judge<'_>, id: BuildId, build: &Build, plan: &mut Plan) {
     if formats.is_empty() {
         return;
     }
-    match judge.holds_back(&Subject::DropFiles { build: id }) {
+    match inputs.active_backoff(&Subject::DropFiles { build: id }) {
         Some(wait) => plan.waits(&wait),
         None => plan.actions.push(Action::DropFiles { build: id, formats }),
     }
@@ -318,16 +336,16 @@ fn drop_files(judge: &Judge<'_>, id: BuildId, build: &Build, plan: &mut Plan) {
 
 fn unneeded(
     policy: &ImagePolicy,
-    build: &Build,
-    takers: &[(&ProviderName, &Takes)],
+    build: &BuildSnapshot,
+    takers: &[(&ProviderName, &UploadTarget)],
 ) -> BTreeSet<Box<str>> {
-    let waiting: Vec<&Takes> = takers
+    let waiting: Vec<&UploadTarget> = takers
         .iter()
         .filter(|(provider, _)| !build.has_ready_upload(provider))
         .map(|(_, takes)| *takes)
         .collect();
-    // A format that was not built is converted from one that was; which one is the worker's choice.
-    let converts = |takes: &&Takes| {
+    // A format that was not built is converted from any of those that were; the worker chooses which.
+    let converts = |takes: &&UploadTarget| {
         let format = takes.format.as_deref();
         format.is_none_or(|format| !build.formats.contains(format))
     };

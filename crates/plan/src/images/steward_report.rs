@@ -1,7 +1,7 @@
-//! What a steward reports of an image to launchers: how its build and its uploads stand.
+//! The report of a steward to launchers about the build and the uploads of an image.
 //!
-//! A launcher cannot know whether a worker answers, nor how long earlier builds took; stewards do. The report says
-//! nothing that changes by itself from one moment to the next, so that it is written only when something happens.
+//! It contains what launchers cannot know: whether workers respond, and how long earlier builds took. It holds no
+//! values that change with time alone, so it is written only on events.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,15 +9,16 @@ use std::time::Duration;
 use nodeyard_model::{BuildId, ProviderName, Timestamp, UploadState};
 use serde::{Deserialize, Serialize};
 
-use super::picture::Picture;
+use super::state::ImageState;
 use super::verdict::{
-    BuildVerdict, Explanation, ImportReport, ImportVerdict, UploadVerdict, Wait, WhyPaused,
+    BuildVerdict, ImageExplanation, ImportReport, ImportVerdict, UploadVerdict, WaitReason,
+    WhyPaused,
 };
 
-/// How many durations are remembered of a build or of the uploads to a provider.
+/// How many durations are kept per build and per provider.
 const REMEMBERED: usize = 5;
 
-/// How an image stands, as one steward sees it.
+/// The state of an image according to one steward.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct StewardReport {
@@ -28,29 +29,29 @@ pub struct StewardReport {
     pub durations: JobDurations,
 }
 
-/// How a build or an upload stands.
+/// The state of a build or an upload job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum JobState {
     /// There is nothing to do.
     Done,
-    /// There is no build that could be uploaded.
+    /// No build to upload.
     NoBuild,
-    /// A job is under way, or about to be.
+    /// A job is under way or due now.
     Running {
         build: Option<BuildId>,
         since: Option<Timestamp>,
     },
-    /// It failed and is tried again.
+    /// It failed and will be retried.
     Retrying {
         build: Option<BuildId>,
         failures: u32,
         until: Timestamp,
         reason: String,
     },
-    /// Nobody is there to do it.
+    /// No worker can do it.
     NoWorker { reason: String },
-    /// It is not done until somebody changes something.
+    /// It needs a change of the configuration or by an operator.
     Blocked { reason: String },
 }
 
@@ -71,7 +72,7 @@ impl JobDurations {
         add(self.uploads.entry(provider.clone()).or_default(), took);
     }
 
-    /// How long a build usually takes; none if none is known to have ended well.
+    /// Returns the median duration of the last builds. None if no build has succeeded.
     pub fn usual_build(&self) -> Option<Duration> {
         median(&self.builds)
     }
@@ -94,41 +95,41 @@ fn median(list: &[Duration]) -> Option<Duration> {
 }
 
 impl StewardReport {
-    /// Says in a launcher's words what the plan made of a picture.
-    pub fn new(picture: &Picture, explanation: &Explanation) -> Self {
+    /// Summarizes an explanation for launchers.
+    pub fn new(snapshot: &ImageState, explanation: &ImageExplanation) -> Self {
         let uploads = explanation.providers.iter().map(|report| {
-            let state = upload_state(picture, &report.provider, &report.verdict);
+            let state = upload_state(snapshot, &report.provider, &report.verdict);
             (report.provider.clone(), state)
         });
         Self {
-            build: build_state(picture, &explanation.build),
+            build: build_state(snapshot, &explanation.build),
             uploads: uploads.collect(),
-            durations: picture.durations.clone(),
+            durations: snapshot.durations.clone(),
         }
     }
 }
 
-fn build_state(picture: &Picture, verdict: &BuildVerdict) -> JobState {
+fn build_state(snapshot: &ImageState, verdict: &BuildVerdict) -> JobState {
     match verdict {
         BuildVerdict::NotConfigured => {
             blocked("the configuration of the builder does not have it".to_owned())
         }
-        BuildVerdict::Imported(report) => import_state(picture, report),
+        BuildVerdict::Imported(report) => import_state(snapshot, report),
         BuildVerdict::Paused { by } => blocked(match by {
             WhyPaused::Configuration => "it is paused in the configuration".to_owned(),
             WhyPaused::Person => format!(
-                "it is paused; `nodeyard image unpause {}` has it built again",
-                picture.image
+                "it is paused; resume with `nodeyard image unpause {}`",
+                snapshot.image
             ),
         }),
-        BuildVerdict::NoFormats => blocked("no provider takes it".to_owned()),
+        BuildVerdict::NoFormats => blocked("no provider uses it".to_owned()),
         BuildVerdict::UnderWay { build, since, .. } => JobState::Running {
             build: *build,
             since: *since,
         },
         BuildVerdict::Resumes { build } => JobState::Running {
             build: Some(*build),
-            since: picture.builds.get(build).map(|build| build.since),
+            since: snapshot.builds.get(build).map(|build| build.since),
         },
         BuildVerdict::UpToDate { .. } => JobState::Done,
         BuildVerdict::Waits { wait, .. } => waiting(None, wait),
@@ -136,30 +137,32 @@ fn build_state(picture: &Picture, verdict: &BuildVerdict) -> JobState {
     }
 }
 
-fn import_state(picture: &Picture, report: &ImportReport) -> JobState {
+fn import_state(snapshot: &ImageState, report: &ImportReport) -> JobState {
     match &report.verdict {
         ImportVerdict::Asks => starting(None),
-        ImportVerdict::Nothing => nothing_to_import(picture, report),
+        ImportVerdict::Nothing => nothing_to_import(snapshot, report),
         ImportVerdict::UpToDate { .. } => JobState::Done,
         ImportVerdict::Waits { wait, .. } => waiting(None, wait),
         ImportVerdict::UnderWay { .. } | ImportVerdict::Begins { .. } => starting(None),
     }
 }
 
-fn nothing_to_import(picture: &Picture, report: &ImportReport) -> JobState {
-    let market = picture.market.as_ref();
-    match (market, &report.error, report.next) {
-        (Some(market), Some(error), Some(until)) if market.failures > 0 => JobState::Retrying {
-            build: None,
-            failures: market.failures,
-            until,
-            reason: format!("failed to ask Zuul for builds: {error}"),
-        },
+fn nothing_to_import(snapshot: &ImageState, report: &ImportReport) -> JobState {
+    let zuul_builds = snapshot.zuul_builds.as_ref();
+    match (zuul_builds, &report.error, report.next) {
+        (Some(zuul_builds), Some(error), Some(until)) if zuul_builds.failures > 0 => {
+            JobState::Retrying {
+                build: None,
+                failures: zuul_builds.failures,
+                until,
+                reason: format!("failed to ask Zuul for builds: {error}"),
+            }
+        }
         _ => blocked("Zuul has no build of it that can be used".to_owned()),
     }
 }
 
-fn upload_state(picture: &Picture, to: &ProviderName, verdict: &UploadVerdict) -> JobState {
+fn upload_state(snapshot: &ImageState, to: &ProviderName, verdict: &UploadVerdict) -> JobState {
     match verdict {
         UploadVerdict::Paused => {
             blocked(format!("its upload to {to} is paused in the configuration"))
@@ -168,19 +171,19 @@ fn upload_state(picture: &Picture, to: &ProviderName, verdict: &UploadVerdict) -
         UploadVerdict::Done { .. } => JobState::Done,
         UploadVerdict::UnderWay { build } => JobState::Running {
             build: Some(*build),
-            since: upload_began(picture, *build, to),
+            since: upload_began(snapshot, *build, to),
         },
         UploadVerdict::Settles(upload) => JobState::Running {
             build: Some(upload.build),
-            since: upload_began(picture, upload.build, to),
+            since: upload_began(snapshot, upload.build, to),
         },
         UploadVerdict::Waits { build, wait } => waiting(Some(*build), wait),
         UploadVerdict::Begins { build } => starting(Some(*build)),
     }
 }
 
-fn upload_began(picture: &Picture, build: BuildId, to: &ProviderName) -> Option<Timestamp> {
-    let build = picture.builds.get(&build)?;
+fn upload_began(snapshot: &ImageState, build: BuildId, to: &ProviderName) -> Option<Timestamp> {
+    let build = snapshot.builds.get(&build)?;
     let under_way = build.uploads_to(to).map(|(_, upload)| upload);
     let under_way = under_way.filter(|upload| upload.state == UploadState::Uploading);
     under_way.map(|upload| upload.since).max()
@@ -194,9 +197,9 @@ fn blocked(reason: String) -> JobState {
     JobState::Blocked { reason }
 }
 
-fn waiting(build: Option<BuildId>, wait: &Wait) -> JobState {
+fn waiting(build: Option<BuildId>, wait: &WaitReason) -> JobState {
     match wait {
-        Wait::BackOff {
+        WaitReason::BackOff {
             failures,
             until,
             reason,
@@ -206,10 +209,10 @@ fn waiting(build: Option<BuildId>, wait: &Wait) -> JobState {
             until: *until,
             reason: reason.clone(),
         },
-        Wait::Worker { function } => JobState::NoWorker {
+        WaitReason::Worker { function } => JobState::NoWorker {
             reason: format!("no worker answers {function}"),
         },
-        Wait::JobServer { reason } => JobState::NoWorker {
+        WaitReason::JobServer { reason } => JobState::NoWorker {
             reason: format!("no job server answers: {reason}"),
         },
     }

@@ -1,51 +1,51 @@
-//! The explanation for people.
+//! Renders an [`ImageExplanation`] as text.
 //!
-//! Verdicts read after "build: ", "provider p: " and the like: they start in lower case and end without a full
-//! stop. Times are told as seen from a moment that is passed in.
+//! Verdicts follow a prefix such as "build: " or "provider p: ", so they start in lower case and end without a full
+//! stop. Times are relative to a moment that is passed in.
 
 use std::fmt;
 
 use nodeyard_model::Timestamp;
 
-use super::market::{PassedOver, Refusal};
 use super::verdict::{
-    BuildVerdict, Explanation, Fate, ImportReport, ImportVerdict, OnTrial, RemovalReason,
-    UploadVerdict, Wait, WhyBuild, WhyKept, WhyPaused,
+    BuildVerdict, ImageExplanation, ImportReport, ImportVerdict, OnTrial, RemovalReason,
+    RetentionVerdict, UploadVerdict, WaitReason, WhyBuild, WhyKept, WhyPaused,
 };
-use crate::canary::{Ended, Trial};
-use crate::span::Span;
+use super::zuul_builds::{RejectReason, RejectedBuild};
+use crate::canary::{Trial, TrialOutcome};
+use crate::span::HumanDuration;
 
-impl Explanation {
-    /// The explanation as text, told at this moment.
-    pub fn told_at(&self, now: Timestamp) -> impl fmt::Display {
-        Told { what: self, now }
+impl ImageExplanation {
+    /// Renders the explanation with times relative to `now`.
+    pub fn display_at(&self, now: Timestamp) -> impl fmt::Display {
+        AtTime { value: self, now }
     }
 }
 
-/// Something, as it is told at a moment.
-struct Told<'e, T> {
-    what: &'e T,
+/// Displays a value with times relative to a moment.
+struct AtTime<'e, T> {
+    value: &'e T,
     now: Timestamp,
 }
 
-impl<T> Told<'_, T> {
-    fn tell<'t, U>(&self, what: &'t U) -> Told<'t, U> {
+impl<T> AtTime<'_, T> {
+    fn at_same_time<'t, U>(&self, value: &'t U) -> AtTime<'t, U> {
         let now = self.now;
-        Told { what, now }
+        AtTime { value, now }
     }
 
-    fn ago(&self, time: Timestamp) -> Span {
-        Span(self.now.since(time))
+    fn ago(&self, time: Timestamp) -> HumanDuration {
+        HumanDuration(self.now.since(time))
     }
 
-    fn until(&self, time: Timestamp) -> Span {
-        Span(time.since(self.now))
+    fn until(&self, time: Timestamp) -> HumanDuration {
+        HumanDuration(time.since(self.now))
     }
 }
 
-impl fmt::Display for Told<'_, Explanation> {
+impl fmt::Display for AtTime<'_, ImageExplanation> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Explanation {
+        let ImageExplanation {
             image,
             build,
             builds,
@@ -54,11 +54,11 @@ impl fmt::Display for Told<'_, Explanation> {
             canary: _,
             on_trial: _,
             again_at,
-        } = self.what;
+        } = self.value;
         writeln!(f, "image {image}")?;
-        writeln!(f, "  next build: {}", self.tell(build))?;
+        writeln!(f, "  next build: {}", self.at_same_time(build))?;
         for report in providers {
-            let verdict = self.tell(&report.verdict);
+            let verdict = self.at_same_time(&report.verdict);
             writeln!(f, "  provider {}: {verdict}", report.provider)?;
             if let Some(launches) = &report.launches {
                 writeln!(f, "    launches there use {launches}")?;
@@ -66,36 +66,36 @@ impl fmt::Display for Told<'_, Explanation> {
         }
         for report in builds {
             let age = self.ago(report.since);
-            let fate = self.tell(&report.fate);
+            let verdict = self.at_same_time(&report.verdict);
             let (build, state) = (report.build, report.state);
-            writeln!(f, "  build {build}, {state} for {age}: {fate}")?;
+            writeln!(f, "  build {build}, {state} for {age}: {verdict}")?;
         }
         for report in uploads {
             let age = self.ago(report.since);
-            let fate = self.tell(&report.fate);
+            let verdict = self.at_same_time(&report.verdict);
             let (upload, state) = (&report.upload, report.state);
-            writeln!(f, "  upload {upload}, {state} for {age}: {fate}")?;
+            writeln!(f, "  upload {upload}, {state} for {age}: {verdict}")?;
         }
-        self.tell_trials(f)?;
+        self.write_trials(f)?;
         if let Some(at) = again_at {
-            writeln!(f, "  time alone changes something in {}", self.until(*at))?;
+            writeln!(f, "  next scheduled change in {}", self.until(*at))?;
         }
         Ok(())
     }
 }
 
-impl Told<'_, Explanation> {
-    fn tell_trials(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Explanation {
+impl AtTime<'_, ImageExplanation> {
+    fn write_trials(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ImageExplanation {
             image,
             canary,
             on_trial,
             ..
-        } = self.what;
+        } = self.value;
         if let Some(pinned) = canary.pinned {
             writeln!(
                 f,
-                "  pinned to build {pinned}; `nodeyard image unpin {image}` lets it go"
+                "  pinned to build {pinned}; `nodeyard image unpin {image}` removes the pin"
             )?;
         }
         if let Some(OnTrial { build, successes }) = on_trial {
@@ -116,16 +116,16 @@ impl Told<'_, Explanation> {
                     f,
                     "  build {build} is not on trial any more: {succeeded} launches had succeeded, {failed} failed"
                 )?,
-                Some(Ended::Passed { at }) => {
-                    writeln!(f, "  build {build} has proved itself {} ago", self.ago(*at))?;
+                Some(TrialOutcome::Passed { at }) => {
+                    writeln!(f, "  build {build} passed its trial {} ago", self.ago(*at))?;
                 }
-                Some(Ended::TakenBack { at, reason, .. }) => {
+                Some(TrialOutcome::RolledBack { at, reason, .. }) => {
                     let ago = self.ago(*at);
                     writeln!(
                         f,
-                        "  build {build} was taken back {ago} ago: {reason}\n    the next build takes its place; \
-                         `nodeyard image build {image}` asks for one, `nodeyard image unpin {image}` lets this one \
-                         be used again"
+                        "  build {build} was rolled back {ago} ago: {reason}\n    the next build replaces it; \
+                         `nodeyard image build {image}` requests one, `nodeyard image unpin {image}` allows \
+                         this one again"
                     )?;
                 }
             }
@@ -134,21 +134,21 @@ impl Told<'_, Explanation> {
     }
 }
 
-impl fmt::Display for Told<'_, BuildVerdict> {
+impl fmt::Display for AtTime<'_, BuildVerdict> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.what {
+        match self.value {
             BuildVerdict::NotConfigured => f.write_str(
                 "never: the image is not in the configuration, so what is left of it is removed",
             ),
-            BuildVerdict::Imported(report) => self.tell(&**report).fmt(f),
+            BuildVerdict::Imported(report) => self.at_same_time(&**report).fmt(f),
             BuildVerdict::Paused {
                 by: WhyPaused::Configuration,
             } => f.write_str("paused by `pause` in the configuration"),
             BuildVerdict::Paused {
                 by: WhyPaused::Person,
-            } => f.write_str("paused; `image-unpause` lets it go on"),
+            } => f.write_str("paused; resume with `image-unpause`"),
             BuildVerdict::NoFormats => {
-                f.write_str("never: no provider takes the image, and `formats` names none")
+                f.write_str("never: no provider uses the image, and `formats` is empty")
             }
             BuildVerdict::UnderWay {
                 build,
@@ -165,11 +165,11 @@ impl fmt::Display for Told<'_, BuildVerdict> {
                 if let ImportVerdict::UnderWay { zuul_build } = &import.verdict {
                     write!(f, ", fetched from Zuul's {zuul_build}")?;
                 }
-                self.tell(&**import).tell_answer(f)
+                self.at_same_time(&**import).write_query_result(f)
             }
             BuildVerdict::Resumes { build } => write!(
                 f,
-                "{build} was begun and nobody looks after it; finding out what became of it comes first"
+                "{build} was started but is unattended; its state is determined first"
             ),
             BuildVerdict::UpToDate { build, due } => {
                 write!(f, "not before {build} is too old, in {}", self.until(*due))
@@ -178,24 +178,24 @@ impl fmt::Display for Told<'_, BuildVerdict> {
                 write!(
                     f,
                     "needed, since {}, but {}",
-                    self.tell(why),
-                    self.tell(wait)
+                    self.at_same_time(why),
+                    self.at_same_time(wait)
                 )
             }
-            BuildVerdict::Begins { why } => write!(f, "begins, since {}", self.tell(why)),
+            BuildVerdict::Begins { why } => write!(f, "begins, since {}", self.at_same_time(why)),
         }
     }
 }
 
-impl fmt::Display for Told<'_, ImportReport> {
+impl fmt::Display for AtTime<'_, ImportReport> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ImportReport {
             has_more, verdict, ..
-        } = self.what;
+        } = self.value;
         match verdict {
-            ImportVerdict::Asks => f.write_str("Zuul is asked first")?,
+            ImportVerdict::Asks => f.write_str("Zuul is queried first")?,
             ImportVerdict::Nothing if *has_more => f.write_str(
-                "none of the newest successful builds of the job can be used, and older ones are not looked at",
+                "none of the newest successful builds of the job can be used, and older ones are not checked",
             )?,
             ImportVerdict::Nothing => {
                 f.write_str("Zuul has no successful build of the job that could be used")?;
@@ -210,87 +210,87 @@ impl fmt::Display for Told<'_, ImportReport> {
                 )?;
             }
             ImportVerdict::Waits { zuul_build, wait } => {
-                write!(f, "Zuul has {zuul_build}, but {}", self.tell(wait))?;
+                write!(f, "Zuul has {zuul_build}, but {}", self.at_same_time(wait))?;
             }
             ImportVerdict::Begins { zuul_build, .. } => {
                 write!(f, "the import of Zuul's {zuul_build} begins")?;
             }
         }
-        self.tell_answer(f)
+        self.write_query_result(f)
     }
 }
 
-impl Told<'_, ImportReport> {
-    /// What Zuul said when it was last asked.
-    fn tell_answer(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl AtTime<'_, ImportReport> {
+    /// Writes the result of the last query of Zuul.
+    fn write_query_result(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ImportReport {
             asked,
             next,
             error,
-            passed_over,
+            rejected,
             verdict,
             ..
-        } = self.what;
+        } = self.value;
         if let Some(asked) = asked {
-            write!(f, "; asked {} ago", self.ago(*asked))?;
+            write!(f, "; queried {} ago", self.ago(*asked))?;
         }
-        // While something is fetched nobody asks.
+        // Zuul is not queried while a build is fetched.
         let asks = !matches!(verdict, ImportVerdict::UnderWay { .. });
         if let Some(next) = next.filter(|_| asks) {
-            write!(f, ", again in {}", self.until(next))?;
+            write!(f, ", next query in {}", self.until(next))?;
         }
         if let Some(error) = error {
-            write!(f, "\n    Zuul did not answer the last time: {error}")?;
+            write!(f, "\n    the last query failed: {error}")?;
         }
-        for build in passed_over {
-            let PassedOver { zuul_build, why } = build;
+        for build in rejected {
+            let RejectedBuild { zuul_build, why } = build;
             write!(
                 f,
-                "\n    Zuul's {zuul_build} is passed over: {}",
-                self.tell(why)
+                "\n    Zuul's {zuul_build} is rejected: {}",
+                self.at_same_time(why)
             )?;
         }
         Ok(())
     }
 }
 
-impl fmt::Display for Told<'_, Refusal> {
+impl fmt::Display for AtTime<'_, RejectReason> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.what {
-            Refusal::Bad { until, reason } => write!(
+        match self.value {
+            RejectReason::Bad { until, reason } => write!(
                 f,
-                "it is of no use and is left alone for {}, or until somebody asks for a build: {reason}",
+                "it is marked bad for {}, or until a build is requested: {reason}",
                 self.until(*until)
             ),
-            Refusal::Incomplete { missing } => {
+            RejectReason::Incomplete { missing } => {
                 let missing: Vec<&str> = missing.iter().map(|format| &**format).collect();
                 write!(f, "it has no artifact for {}", missing.join(", "))
             }
-            Refusal::TooOld { age, limit } => write!(
+            RejectReason::TooOld { age, limit } => write!(
                 f,
                 "it ended {} ago, and `max-age` is {}",
-                Span(*age),
-                Span(*limit)
+                HumanDuration(*age),
+                HumanDuration(*limit)
             ),
-            Refusal::Flawed { reason } => {
-                write!(f, "what Zuul says of it makes no sense: {reason}")
+            RejectReason::Invalid { reason } => {
+                write!(f, "the entry that Zuul returned is invalid: {reason}")
             }
         }
     }
 }
 
-impl fmt::Display for Told<'_, WhyBuild> {
+impl fmt::Display for AtTime<'_, WhyBuild> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.what {
+        match self.value {
             WhyBuild::Requested { since } => {
-                write!(f, "somebody asked for it {} ago", self.ago(*since))
+                write!(f, "it was requested {} ago", self.ago(*since))
             }
             WhyBuild::None => f.write_str("no build is ready"),
             WhyBuild::Old { build, age, limit } => write!(
                 f,
                 "{build} is {} old and the limit is {}",
-                Span(*age),
-                Span(*limit)
+                HumanDuration(*age),
+                HumanDuration(*limit)
             ),
             WhyBuild::Formats { build, missing } => {
                 let missing: Vec<&str> = missing.iter().map(|format| &**format).collect();
@@ -300,10 +300,10 @@ impl fmt::Display for Told<'_, WhyBuild> {
     }
 }
 
-impl fmt::Display for Told<'_, Wait> {
+impl fmt::Display for AtTime<'_, WaitReason> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.what {
-            Wait::BackOff {
+        match self.value {
+            WaitReason::BackOff {
                 failures,
                 until,
                 reason,
@@ -315,7 +315,7 @@ impl fmt::Display for Told<'_, Wait> {
                     "it failed {failures} {times} in a row and is tried again in {next}: {reason}"
                 )
             }
-            Wait::Worker { function } => {
+            WaitReason::Worker { function } => {
                 write!(f, "no worker answers {function}; start a builder that can")?;
                 // Builders withdraw these while their disk is full.
                 let needs_space = ["image-build:", "image-import:"];
@@ -324,14 +324,14 @@ impl fmt::Display for Told<'_, Wait> {
                 }
                 Ok(())
             }
-            Wait::JobServer { reason } => write!(f, "no job server answers: {reason}"),
+            WaitReason::JobServer { reason } => write!(f, "no job server answers: {reason}"),
         }
     }
 }
 
-impl fmt::Display for Told<'_, UploadVerdict> {
+impl fmt::Display for AtTime<'_, UploadVerdict> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.what {
+        match self.value {
             UploadVerdict::Paused => {
                 f.write_str("uploads are paused by `pause` of the provider's diskimage")
             }
@@ -342,38 +342,42 @@ impl fmt::Display for Told<'_, UploadVerdict> {
             UploadVerdict::UnderWay { build } => write!(f, "{build} is being uploaded"),
             UploadVerdict::Settles(upload) => write!(
                 f,
-                "upload {} of {} was begun and nobody looks after it; finding out what became of it comes first",
+                "upload {} of {} was started but is unattended; its state is determined first",
                 upload.upload, upload.build
             ),
             UploadVerdict::Waits {
                 build,
-                wait: Wait::Worker { function },
+                wait: WaitReason::Worker { function },
             } => write!(
                 f,
                 "{build} is to be uploaded, but no worker answers {function}; start the builder that has its files, or \
                  if they are gone build the image anew"
             ),
             UploadVerdict::Waits { build, wait } => {
-                write!(f, "{build} is to be uploaded, but {}", self.tell(wait))
+                write!(
+                    f,
+                    "{build} is to be uploaded, but {}",
+                    self.at_same_time(wait)
+                )
             }
             UploadVerdict::Begins { build } => write!(f, "the upload of {build} begins"),
         }
     }
 }
 
-impl fmt::Display for Told<'_, Fate> {
+impl fmt::Display for AtTime<'_, RetentionVerdict> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.what {
-            Fate::Kept { rank, of } => {
+        match self.value {
+            RetentionVerdict::Kept { rank, of } => {
                 write!(f, "kept as number {rank} of the {of} newest")
             }
-            Fate::KeptAnyway { why } => f.write_str(match why {
-                WhyKept::Pinned => "kept, since somebody has pinned the image to it",
+            RetentionVerdict::KeptAnyway { why } => f.write_str(match why {
+                WhyKept::Pinned => "kept, since the image is pinned to it",
                 WhyKept::InUse => "kept, since launches use it or would fall back on it",
-                WhyKept::Newest => "kept as the newest, although it was taken back",
+                WhyKept::Newest => "kept as the newest, although it was rolled back",
             }),
-            Fate::KeptWithBuild => f.write_str("kept with its build"),
-            Fate::Pinned { by } => {
+            RetentionVerdict::KeptWithBuild => f.write_str("kept with its build"),
+            RetentionVerdict::Pinned { by } => {
                 let providers: std::collections::BTreeSet<&str> =
                     by.iter().map(|upload| upload.provider.as_str()).collect();
                 let providers: Vec<&str> = providers.into_iter().collect();
@@ -383,29 +387,29 @@ impl fmt::Display for Told<'_, Fate> {
                     providers.join(", ")
                 )
             }
-            Fate::Unreadable { uploads } => write!(
+            RetentionVerdict::Unreadable { uploads } => write!(
                 f,
                 "kept because {uploads} records of its uploads cannot be read; the log names them"
             ),
-            Fate::NotOurs => f.write_str(
-                "left alone, since its provider is not in the configuration; `nodepool erase PROVIDER` forgets it",
+            RetentionVerdict::NotOurs => f.write_str(
+                "not touched, since its provider is not in the configuration; `nodepool erase PROVIDER` removes its record",
             ),
-            Fate::UnderWay => f.write_str("somebody works on it"),
-            Fate::Resumes => {
-                f.write_str("nobody looks after it; finding out what became of it")
+            RetentionVerdict::UnderWay => f.write_str("in progress"),
+            RetentionVerdict::Resumes => {
+                f.write_str("unattended; its state is being determined")
             }
-            Fate::Lingers { until } => write!(
+            RetentionVerdict::Lingers { until } => write!(
                 f,
                 "failed; removed in {}",
                 self.until(*until)
             ),
-            Fate::Waits { why, wait } => {
-                write!(f, "to be removed, since {why}, but {}", self.tell(wait))
+            RetentionVerdict::Waits { why, wait } => {
+                write!(f, "to be removed, since {why}, but {}", self.at_same_time(wait))
             }
-            Fate::UploadsFirst { why } => {
+            RetentionVerdict::UploadsFirst { why } => {
                 write!(f, "removed after its uploads, since {why}")
             }
-            Fate::Removed { why } => write!(f, "removed, since {why}"),
+            RetentionVerdict::Removed { why } => write!(f, "removed, since {why}"),
         }
     }
 }
@@ -414,11 +418,11 @@ impl fmt::Display for RemovalReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::ImageGone => "the image is not in the configuration",
-            Self::NotTaken => "its provider does not take the image any more",
-            Self::Surplus => "newer ones have taken its place",
-            Self::TakenBack => "it was taken back, and there is a newer one",
+            Self::NotTaken => "its provider no longer uses the image",
+            Self::Surplus => "newer ones have replaced it",
+            Self::RolledBack => "it was rolled back, and there is a newer one",
             Self::Failed => "it failed",
-            Self::Deleting => "its deletion was asked for",
+            Self::Deleting => "its deletion was requested",
         })
     }
 }

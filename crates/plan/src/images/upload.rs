@@ -1,22 +1,22 @@
-//! Whether the newest build is to be uploaded to the providers that take the image.
+//! Decides whether the newest build is uploaded to the providers that use the image.
 
 use nodeyard_model::{BuildId, ProviderName, UploadState};
 
-use super::Judge;
-use super::picture::{Build, Services, Subject, Takes, UploadRef};
-use super::verdict::{Action, Plan, ProviderReport, UploadVerdict, Wait};
+use super::DecideInputs;
+use super::state::{BuildSnapshot, Services, Subject, UploadRef, UploadTarget};
+use super::verdict::{Action, Plan, ProviderReport, UploadVerdict, WaitReason};
 
-pub(super) fn judge(judge: &Judge<'_>, plan: &mut Plan) {
-    let picture = judge.picture;
-    if picture.policy.is_none() {
+pub(super) fn decide(inputs: &DecideInputs<'_>, plan: &mut Plan) {
+    let snapshot = inputs.snapshot;
+    if snapshot.policy.is_none() {
         return;
     }
-    let newest = picture.ready_builds().first().copied();
-    let newest = newest.and_then(|id| Some((id, picture.builds.get(&id)?)));
-    for (provider, takes) in &picture.providers {
+    let newest = snapshot.ready_builds().first().copied();
+    let newest = newest.and_then(|id| Some((id, snapshot.builds.get(&id)?)));
+    for (provider, takes) in &snapshot.providers {
         let Some(takes) = takes else { continue };
         let verdict = match newest {
-            Some((id, build)) => verdict(judge, id, build, provider, takes),
+            Some((id, build)) => verdict(inputs, id, build, provider, takes),
             None => UploadVerdict::NoBuild,
         };
         match &verdict {
@@ -30,17 +30,17 @@ pub(super) fn judge(judge: &Judge<'_>, plan: &mut Plan) {
         plan.explanation.providers.push(ProviderReport {
             provider: provider.clone(),
             verdict,
-            launches: picture.launches(provider),
+            launches: snapshot.launches(provider),
         });
     }
 }
 
 fn verdict(
-    judge: &Judge<'_>,
+    inputs: &DecideInputs<'_>,
     id: BuildId,
-    build: &Build,
+    build: &BuildSnapshot,
     provider: &ProviderName,
-    takes: &Takes,
+    takes: &UploadTarget,
 ) -> UploadVerdict {
     let mut uploads = build.uploads_to(provider);
     if let Some((_, ready)) = uploads.find(|(_, upload)| upload.state == UploadState::Ready) {
@@ -61,31 +61,33 @@ fn verdict(
     if takes.pause {
         return UploadVerdict::Paused;
     }
-    match wait(judge, id, provider) {
+    match wait(inputs, id, provider) {
         Some(wait) => UploadVerdict::Waits { build: id, wait },
         None => UploadVerdict::Begins { build: id },
     }
 }
 
-fn wait(judge: &Judge<'_>, build: BuildId, provider: &ProviderName) -> Option<Wait> {
+fn wait(inputs: &DecideInputs<'_>, build: BuildId, provider: &ProviderName) -> Option<WaitReason> {
     let subject = Subject::Upload {
         provider: provider.clone(),
     };
-    // A new build is new luck.
-    let setback = judge.picture.setbacks.get(&subject);
-    if setback.is_some_and(|setback| setback.build == build)
-        && let Some(wait) = judge.holds_back(&subject)
+    // Failures of an earlier build do not delay a new one.
+    let backoff = inputs.snapshot.backoffs.get(&subject);
+    if backoff.is_some_and(|backoff| backoff.build == build)
+        && let Some(wait) = inputs.active_backoff(&subject)
     {
         return Some(wait);
     }
-    match &judge.picture.services {
+    match &inputs.snapshot.services {
         Services::Unknown { reason } => {
             let reason = reason.clone();
-            Some(Wait::JobServer { reason })
+            Some(WaitReason::JobServer { reason })
         }
-        Services::Known(answered) if !answered.upload.contains(&build) => Some(Wait::Worker {
-            function: format!("image-upload:{build}"),
-        }),
+        Services::Known(functions) if !functions.upload.contains(&build) => {
+            Some(WaitReason::Worker {
+                function: format!("image-upload:{build}"),
+            })
+        }
         Services::Known(_) => None,
     }
 }

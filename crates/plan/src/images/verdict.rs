@@ -1,4 +1,4 @@
-//! What is decided: things to do, and a word on everything, as data.
+//! The result of image decisions: [`Action`]s, and an [`ImageExplanation`] of every build, upload and provider.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -6,44 +6,44 @@ use std::time::Duration;
 use nodeyard_model::{BuildId, BuildState, ImageName, ProviderName, Timestamp, UploadState};
 use serde::{Deserialize, Serialize};
 
-use super::market::PassedOver;
-use super::picture::UploadRef;
-use crate::canary::{CanaryState, Launches};
+use super::state::UploadRef;
+use super::zuul_builds::RejectedBuild;
+use crate::canary::{CanaryState, LaunchBuilds};
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
     pub actions: Vec<Action>,
-    pub explanation: Explanation,
+    pub explanation: ImageExplanation,
 }
 
-/// Something to do, under the lock that belongs to it.
+/// An operation to execute under the lock that belongs to it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Action {
-    /// Have the image built. Needs the lock that is held while the image is built, as does `ResumeBuild`.
+    /// Build the image. Needs the build lock of the image, as does `ResumeBuild`.
     Build { formats: BTreeSet<Box<str>> },
-    /// Ask Zuul what it has. Needs no lock.
+    /// Query Zuul for builds. Needs no lock.
     AskZuul,
-    /// Have these formats of a build of Zuul fetched. Needs the same lock as `Build`.
+    /// Import these formats of a build of Zuul. Needs the same lock as `Build`.
     Import {
         zuul_build: Box<str>,
         formats: BTreeSet<Box<str>>,
     },
-    /// Nobody looks after this build: find out what became of it.
+    /// Determine the state of a build without a steward.
     ResumeBuild { build: BuildId },
-    /// The request for a build has been served: remove it.
+    /// Remove a build request that has been served.
     ClearRequest { order: i64 },
-    /// Needs the lock that is held while the build is uploaded to the provider, as does `SettleUpload`.
+    /// Upload a build. Needs the upload lock of build and provider, as does `SettleUpload`.
     Upload {
         build: BuildId,
         provider: ProviderName,
     },
-    /// Nobody looks after this upload: find out what became of it.
+    /// Determine the state of an upload without a steward.
     SettleUpload(UploadRef),
-    /// Remove it from its cloud, then its record.
+    /// Delete the upload in its cloud, then its record.
     RemoveUpload(UploadRef),
-    /// Remove its files; then, unless uploads are left, its record.
+    /// Delete its files and then, unless uploads are left, its record.
     RemoveBuild { build: BuildId },
-    /// Remove these files; the record stays.
+    /// Delete these files and keep the record.
     DropFiles {
         build: BuildId,
         formats: BTreeSet<Box<str>>,
@@ -51,7 +51,7 @@ pub enum Action {
 }
 
 impl Action {
-    /// Whether it removes what is not needed any more.
+    /// Returns whether the action deletes something.
     pub fn removes(&self) -> bool {
         match self {
             Self::RemoveUpload(_) | Self::RemoveBuild { .. } | Self::DropFiles { .. } => true,
@@ -66,24 +66,24 @@ impl Action {
     }
 }
 
-/// Why an image is (not) built, uploaded or deleted.
+/// Explains the state and the next steps of an image.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Explanation {
+pub struct ImageExplanation {
     pub image: ImageName,
     pub build: BuildVerdict,
-    /// What becomes of each build, the newest first.
+    /// The verdict on each build, the newest first.
     pub builds: Vec<BuildReport>,
-    /// Every provider that takes the image.
+    /// Every provider that uses the image.
     pub providers: Vec<ProviderReport>,
-    /// What becomes of each upload.
+    /// The verdict on each upload.
     pub uploads: Vec<UploadReport>,
-    /// Which builds were on trial, taken back or pinned.
+    /// Which builds were on trial, rolled back or pinned.
     #[serde(default)]
     pub canary: CanaryState,
     /// The one that is on trial now.
     #[serde(default)]
     pub on_trial: Option<OnTrial>,
-    /// When time alone would change something.
+    /// When to decide again without any other change.
     pub again_at: Option<Timestamp>,
 }
 
@@ -99,16 +99,17 @@ pub struct BuildReport {
     pub build: BuildId,
     pub state: BuildState,
     pub since: Timestamp,
-    pub fate: Fate,
+    #[serde(rename = "fate")]
+    pub verdict: RetentionVerdict,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ProviderReport {
     pub provider: ProviderName,
     pub verdict: UploadVerdict,
-    /// What launches use there; none as long as they cannot.
+    /// The builds that launches use there. None while there is no upload.
     #[serde(default)]
-    pub launches: Option<Launches>,
+    pub launches: Option<LaunchBuilds>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -116,21 +117,22 @@ pub struct UploadReport {
     pub upload: UploadRef,
     pub state: UploadState,
     pub since: Timestamp,
-    pub fate: Fate,
+    #[serde(rename = "fate")]
+    pub verdict: RetentionVerdict,
 }
 
-/// Whether a new build is made.
+/// The verdict on a new build.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum BuildVerdict {
     /// The configuration does not have the image.
     NotConfigured,
-    /// It is made by jobs of Zuul and imported.
+    /// It is imported from jobs of Zuul.
     Imported(Box<ImportReport>),
     Paused {
         by: WhyPaused,
     },
-    /// No provider takes it, and it has no formats of its own.
+    /// No provider uses it, and it has no formats of its own.
     NoFormats,
     UnderWay {
         build: Option<BuildId>,
@@ -139,7 +141,7 @@ pub enum BuildVerdict {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         import: Option<Box<ImportReport>>,
     },
-    /// A build lost its steward; before anything else, it is found out what became of it.
+    /// A build lost its steward. Its state is determined first.
     Resumes {
         build: BuildId,
     },
@@ -149,47 +151,46 @@ pub enum BuildVerdict {
     },
     Waits {
         why: WhyBuild,
-        wait: Wait,
+        wait: WaitReason,
     },
     Begins {
         why: WhyBuild,
     },
 }
 
-/// What is known of Zuul's builds, and what follows from it.
+/// The state of the import of an image.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ImportReport {
-    /// When Zuul was last asked, and will be.
+    /// When Zuul was last queried, and will be next.
     pub asked: Option<Timestamp>,
     pub next: Option<Timestamp>,
-    /// Why the last question had no answer.
+    /// Why the last query failed.
     pub error: Option<String>,
-    /// Whether Zuul may have older builds, which were not looked at.
+    /// Whether Zuul may have older builds than those in the list.
     #[serde(default)]
     pub has_more: bool,
-    /// Newer builds that are not taken.
-    pub passed_over: Vec<PassedOver>,
+    /// Newer builds that are not imported.
+    #[serde(rename = "passed_over")]
+    pub rejected: Vec<RejectedBuild>,
     pub verdict: ImportVerdict,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ImportVerdict {
-    /// Zuul is to be asked first.
+    /// Zuul has to be queried first.
     Asks,
-    /// There is no build that could be used.
+    /// No build can be imported.
     Nothing,
     /// It is being fetched.
-    UnderWay {
-        zuul_build: Box<str>,
-    },
+    UnderWay { zuul_build: Box<str> },
     UpToDate {
         build: BuildId,
         zuul_build: Box<str>,
     },
     Waits {
         zuul_build: Box<str>,
-        wait: Wait,
+        wait: WaitReason,
     },
     Begins {
         zuul_build: Box<str>,
@@ -223,23 +224,23 @@ pub enum WhyBuild {
     },
 }
 
-/// What has to happen first.
+/// What an operation waits for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Wait {
-    /// It failed lately.
+pub enum WaitReason {
+    /// It failed and waits for its backoff.
     BackOff {
         failures: u32,
         until: Timestamp,
         reason: String,
     },
-    /// No worker answers this call.
+    /// No worker offers this function.
     Worker { function: String },
-    /// No job server answers.
+    /// No job server responds.
     JobServer { reason: String },
 }
 
-/// Whether the newest build is uploaded to a provider.
+/// The verdict on the upload of the newest build to a provider.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum UploadVerdict {
@@ -253,27 +254,27 @@ pub enum UploadVerdict {
     UnderWay {
         build: BuildId,
     },
-    /// An upload lost its steward; before another is begun, it is found out what became of it.
+    /// An upload lost its steward. Its state is determined before another starts.
     Settles(UploadRef),
     Waits {
         build: BuildId,
-        wait: Wait,
+        wait: WaitReason,
     },
     Begins {
         build: BuildId,
     },
 }
 
-/// What becomes of a build or an upload.
+/// The verdict on an existing build or upload.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Fate {
+pub enum RetentionVerdict {
     /// Among the newest of its image, or of its image and provider.
     Kept {
         rank: usize,
         of: usize,
     },
-    /// Whatever its place.
+    /// Kept for another reason than its rank.
     KeptAnyway {
         why: WhyKept,
     },
@@ -283,26 +284,26 @@ pub enum Fate {
     Pinned {
         by: Vec<UploadRef>,
     },
-    /// A build with uploads that nobody can read.
+    /// A build with uploads whose records are invalid.
     Unreadable {
         uploads: usize,
     },
     /// The configuration does not have its provider.
     NotOurs,
-    /// Somebody builds, uploads or deletes it.
+    /// A build, an upload or a deletion is in progress.
     UnderWay,
-    /// Nobody looks after it; it is found out what became of it.
+    /// It has no steward. Its state is determined.
     Resumes,
-    /// Left for people to see.
+    /// Failed, and kept for inspection.
     Lingers {
         until: Timestamp,
     },
-    /// To be removed, but something has to happen first.
+    /// To be removed, but it has to wait.
     Waits {
         why: RemovalReason,
-        wait: Wait,
+        wait: WaitReason,
     },
-    /// Being removed: uploads are, and its files with them.
+    /// To be removed after its uploads. Its files are deleted first.
     UploadsFirst {
         why: RemovalReason,
     },
@@ -314,11 +315,11 @@ pub enum Fate {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WhyKept {
-    /// Somebody has pinned the image to it.
+    /// The image is pinned to it.
     Pinned,
-    /// Launches use it, since newer ones are on trial or were taken back; or would, if nothing was pinned.
+    /// Launches use it, since newer ones are on trial or were rolled back, or would without the pin.
     InUse,
-    /// It was taken back, but without it nobody would know what was made last.
+    /// It was rolled back, but it is the record of the last build.
     Newest,
 }
 
@@ -327,14 +328,15 @@ pub enum WhyKept {
 pub enum RemovalReason {
     /// The configuration does not have the image.
     ImageGone,
-    /// Its provider does not take the image any more.
+    /// Its provider no longer uses the image.
     NotTaken,
-    /// Newer ones have taken its place.
+    /// Newer ones have replaced it.
     Surplus,
-    /// It was taken back, and there is a newer one.
-    TakenBack,
+    /// It was rolled back, and there is a newer one.
+    #[serde(rename = "taken-back")]
+    RolledBack,
     Failed,
-    /// Somebody asked for it, or it was begun before.
+    /// Its deletion was requested or has begun.
     Deleting,
 }
 
@@ -342,7 +344,7 @@ impl Plan {
     pub(super) fn new(image: ImageName) -> Self {
         Self {
             actions: Vec::new(),
-            explanation: Explanation {
+            explanation: ImageExplanation {
                 image,
                 build: BuildVerdict::NotConfigured,
                 builds: Vec::new(),
@@ -355,15 +357,15 @@ impl Plan {
         }
     }
 
-    /// A verdict holds until this time at most.
-    pub(super) fn look_again(&mut self, at: Timestamp) {
+    /// Limits the time until the next decision.
+    pub(super) fn schedule_recheck(&mut self, at: Timestamp) {
         let first = self.explanation.again_at.map_or(at, |first| first.min(at));
         self.explanation.again_at = Some(first);
     }
 
-    pub(super) fn waits(&mut self, wait: &Wait) {
-        if let Wait::BackOff { until, .. } = wait {
-            self.look_again(*until);
+    pub(super) fn waits(&mut self, wait: &WaitReason) {
+        if let WaitReason::BackOff { until, .. } = wait {
+            self.schedule_recheck(*until);
         }
     }
 }

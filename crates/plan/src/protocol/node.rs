@@ -1,11 +1,11 @@
-//! Nodes, under the node's lock.
+//! Transitions of nodes, under the lock of the node.
 
 use nodeyard_model::{
     Allocation, Label, LauncherId, Node, NodeRequest, NodeState, RequestId, Resources, Timestamp,
 };
 
-use super::Refused;
-use crate::setup::{PoolKey, Zone};
+use super::WriteRefused;
+use crate::setup::{PoolKey, ZoneName};
 
 /// A node that is about to be launched.
 #[derive(Debug, Clone)]
@@ -16,10 +16,10 @@ pub struct Planned<'a> {
     pub launcher: &'a LauncherId,
     pub label: &'a Label,
     pub cost: &'a Resources,
-    pub zone: Option<&'a Zone>,
+    pub zone: Option<&'a ZoneName>,
 }
 
-/// The record to create. It carries its cost from the start, so that the quota is taken before the launch,
+/// Returns the record to create. It contains its cost from the start, so that the quota is taken before the launch,
 /// and its request, so that it is found if its launcher dies before locking it.
 pub fn planned(plan: &Planned<'_>, now: Timestamp) -> Node {
     let mut node = Node::init(now);
@@ -34,59 +34,67 @@ pub fn planned(plan: &Planned<'_>, now: Timestamp) -> Node {
 }
 
 /// Starts the launch of a node that this launcher has just created and locked.
-pub fn begin(record: Option<&Node>, request: RequestId, now: Timestamp) -> Result<Node, Refused> {
-    move_on(record, request, NodeState::Init, NodeState::Building, now)
+pub fn begin(
+    record: Option<&Node>,
+    request: RequestId,
+    now: Timestamp,
+) -> Result<Node, WriteRefused> {
+    transition(record, request, NodeState::Init, NodeState::Building, now)
 }
 
-/// The launch succeeded.
+/// Marks a launched node as ready.
 pub fn launched(
     record: Option<&Node>,
     request: RequestId,
     now: Timestamp,
-) -> Result<Node, Refused> {
-    move_on(record, request, NodeState::Building, NodeState::Ready, now)
+) -> Result<Node, WriteRefused> {
+    transition(record, request, NodeState::Building, NodeState::Ready, now)
 }
 
-/// The launch failed for good (`failed`) or for lack of quota (`aborted`); clean-up takes it from here.
+/// Marks a failed launch: `failed` if permanent, `aborted` for lack of quota. Clean-up deletes the node.
 pub fn launch_failed(
     record: Option<&Node>,
     request: RequestId,
     quota: bool,
     now: Timestamp,
-) -> Result<Node, Refused> {
+) -> Result<Node, WriteRefused> {
     let state = if quota {
         NodeState::Aborted
     } else {
         NodeState::Failed
     };
-    move_on(record, request, NodeState::Building, state, now)
+    transition(record, request, NodeState::Building, state, now)
 }
 
-/// Gives a free ready node to a request. Its state time stays: it says how long it has been ready.
+/// Allocates a free ready node to a request. The state time is kept: it is when the node became ready.
 pub fn allocate(
     record: Option<&Node>,
     request: RequestId,
     of: &NodeRequest,
-) -> Result<Node, Refused> {
+) -> Result<Node, WriteRefused> {
     let mut node = in_state(record, NodeState::Ready)?.clone();
     allocated(&node, None)?;
     assign(&mut node, request, of);
     Ok(node)
 }
 
-/// Takes a ready node back from a request that is gone, or that this launcher holds and does not fulfil.
-/// It belongs to no tenant any more.
-pub fn free(record: Option<&Node>, from: impl Into<Allocation>) -> Result<Node, Refused> {
+/// Frees a ready node of a request that was deleted, or that this launcher holds and does not fulfil. The tenant is
+/// removed.
+pub fn free(record: Option<&Node>, from: impl Into<Allocation>) -> Result<Node, WriteRefused> {
     let mut node = in_state(record, NodeState::Ready)?.clone();
     allocated(&node, Some(&from.into()))?;
     unassign(&mut node);
     Ok(node)
 }
 
-/// Takes back a node of a lost request, whose lock this launcher holds. A node that was never locked cannot be
-/// trusted to be complete: it goes.
-pub fn reset(record: Option<&Node>, request: RequestId, now: Timestamp) -> Result<Node, Refused> {
-    let mut node = record.ok_or(Refused::Gone)?.clone();
+/// Unassigns a node of an abandoned request, whose lock this launcher holds. A node that was never locked may be
+/// incomplete and is deleted.
+pub fn reset(
+    record: Option<&Node>,
+    request: RequestId,
+    now: Timestamp,
+) -> Result<Node, WriteRefused> {
+    let mut node = record.ok_or(WriteRefused::Gone)?.clone();
     allocated(&node, Some(&request.into()))?;
     match node.state {
         NodeState::Init => node.set_state(NodeState::Deleting, now),
@@ -96,20 +104,20 @@ pub fn reset(record: Option<&Node>, request: RequestId, now: Timestamp) -> Resul
         | NodeState::Aborted
         | NodeState::Deleting
         | NodeState::Deleted => {}
-        state => return Err(Refused::NodeIs { state }),
+        state => return Err(WriteRefused::NodeIs { state }),
     }
     unassign(&mut node);
     Ok(node)
 }
 
-/// What a node was when somebody thought that it should go.
+/// The state of a node when it was selected for deletion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Seen {
+pub struct ObservedState {
     pub state: NodeState,
     pub since: Timestamp,
 }
 
-impl Seen {
+impl ObservedState {
     pub fn ready(since: Timestamp) -> Self {
         let state = NodeState::Ready;
         Self { state, since }
@@ -121,34 +129,39 @@ impl Seen {
     }
 }
 
-/// Lets a ready node go that nobody has, or a held one: it is too old, or in the way. Only if it still is what it was:
-/// a ready node may have been put on hold meanwhile, and a held one again.
-pub fn retire(record: Option<&Node>, seen: Seen, now: Timestamp) -> Result<Node, Refused> {
+/// Marks a free ready node or a held one for deletion: it is too old, or its room is needed. Fails unless it is
+/// unchanged: a ready node may have been held meanwhile, or a held one again.
+pub fn retire(
+    record: Option<&Node>,
+    seen: ObservedState,
+    now: Timestamp,
+) -> Result<Node, WriteRefused> {
     let mut node = in_state(record, seen.state)?.clone();
     match node.state {
         NodeState::Hold => {}
         NodeState::Ready => allocated(&node, None)?,
-        state => return Err(Refused::NodeIs { state }),
+        state => return Err(WriteRefused::NodeIs { state }),
     }
     if node.state_time != seen.since {
-        return Err(Refused::Renewed);
+        return Err(WriteRefused::Renewed);
     }
     node.set_state(NodeState::Deleting, now);
     Ok(node)
 }
 
-/// What to do with a node that could be locked.
+/// The clean-up of a node that could be locked.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Clean {
     /// Write this, remove the instance, write [`deleted`], remove the record.
     Delete(Box<Node>),
-    /// Nothing is left of it but the record: remove that.
+    /// Only the record is left: remove it.
     RemoveRecord,
-    /// It is somebody's.
+    /// It is in use.
     Leave,
 }
 
-/// `request_exists` says whether the request it is allocated to exists, read after the node was locked.
+/// Decides on the clean-up of a node. `request_exists` is whether the request it is allocated to exists, read after
+/// the node was locked.
 pub fn clean(record: Option<&Node>, request_exists: bool, now: Timestamp) -> Clean {
     let Some(node) = record else {
         return Clean::RemoveRecord;
@@ -175,8 +188,8 @@ fn delete(node: &Node, now: Timestamp) -> Clean {
     Clean::Delete(Box::new(node))
 }
 
-/// The instance is gone.
-pub fn deleted(record: Option<&Node>, now: Timestamp) -> Result<Node, Refused> {
+/// Marks a node as deleted after its instance was deleted.
+pub fn deleted(record: Option<&Node>, now: Timestamp) -> Result<Node, WriteRefused> {
     let mut node = in_state(record, NodeState::Deleting)?.clone();
     node.set_state(NodeState::Deleted, now);
     Ok(node)
@@ -194,34 +207,34 @@ fn unassign(node: &mut Node) {
     node.requestor = None;
 }
 
-fn move_on(
+fn transition(
     record: Option<&Node>,
     request: RequestId,
     from: NodeState,
     to: NodeState,
     now: Timestamp,
-) -> Result<Node, Refused> {
+) -> Result<Node, WriteRefused> {
     let mut node = in_state(record, from)?.clone();
     allocated(&node, Some(&request.into()))?;
     node.set_state(to, now);
     Ok(node)
 }
 
-fn in_state(record: Option<&Node>, state: NodeState) -> Result<&Node, Refused> {
-    let record = record.ok_or(Refused::Gone)?;
+fn in_state(record: Option<&Node>, state: NodeState) -> Result<&Node, WriteRefused> {
+    let record = record.ok_or(WriteRefused::Gone)?;
     if record.state == state {
         Ok(record)
     } else {
         let state = record.state;
-        Err(Refused::NodeIs { state })
+        Err(WriteRefused::NodeIs { state })
     }
 }
 
-fn allocated(node: &Node, to: Option<&Allocation>) -> Result<(), Refused> {
+fn allocated(node: &Node, to: Option<&Allocation>) -> Result<(), WriteRefused> {
     if node.allocated_to.as_ref() == to {
         Ok(())
     } else {
         let to = node.allocated_to.clone();
-        Err(Refused::AllocatedTo { to })
+        Err(WriteRefused::AllocatedTo { to })
     }
 }

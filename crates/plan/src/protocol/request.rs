@@ -1,34 +1,34 @@
-//! Requests, under the request's lock.
+//! Transitions of requests, under the lock of the request.
 
 use std::collections::HashSet;
 
 use nodeyard_model::{Label, LauncherId, NodeId, NodeRequest, RequestState, Timestamp};
 
-use super::Refused;
+use super::WriteRefused;
 
-/// Takes a waiting request: `pending`.
+/// Marks a waiting request as `pending`.
 pub fn take(
     record: Option<&NodeRequest>,
     own: &LauncherId,
     now: Timestamp,
-) -> Result<NodeRequest, Refused> {
+) -> Result<NodeRequest, WriteRefused> {
     let record = in_state(record, &[RequestState::Requested])?;
     if record.declined_by.contains(own) {
-        return Err(Refused::Declined);
+        return Err(WriteRefused::Declined);
     }
     let mut record = record.clone();
     record.set_state(RequestState::Pending, now);
     Ok(record)
 }
 
-/// Declines a request that waits or that this pool has taken. It fails only when every registered pool has
-/// declined; one that is still to look at it may serve it. Where none is registered, those that will be may.
+/// Declines a request that waits or that this pool has taken. It fails only when every registered pool has declined.
+/// Without registered pools it keeps waiting.
 pub fn decline<'a>(
     record: Option<&NodeRequest>,
     own: &LauncherId,
     registered: impl IntoIterator<Item = &'a LauncherId>,
     now: Timestamp,
-) -> Result<NodeRequest, Refused> {
+) -> Result<NodeRequest, WriteRefused> {
     let record = in_state(record, &[RequestState::Requested, RequestState::Pending])?;
     let mut record = record.clone();
     if !record.declined_by.contains(own) {
@@ -44,17 +44,17 @@ pub fn decline<'a>(
     Ok(record)
 }
 
-/// Fails a waiting request that every registered pool has declined: since the last of them did, those that had not
-/// have left the registry.
+/// Fails a waiting request that every registered pool has declined: the others left the registry after the last
+/// decline.
 pub fn fail<'a>(
     record: Option<&NodeRequest>,
     registered: impl IntoIterator<Item = &'a LauncherId>,
     now: Timestamp,
-) -> Result<NodeRequest, Refused> {
+) -> Result<NodeRequest, WriteRefused> {
     let record = in_state(record, &[RequestState::Requested])?;
     if !all_declined(record, registered) {
         let state = record.state;
-        return Err(Refused::RequestIs { state });
+        return Err(WriteRefused::RequestIs { state });
     }
     let mut record = record.clone();
     record.set_state(RequestState::Failed, now);
@@ -71,19 +71,19 @@ pub fn all_declined<'a>(
     registered.peek().is_some() && registered.all(|id| declined.contains(id))
 }
 
-/// Hands over the nodes. They must be unlocked by now: Zuul locks them as soon as it sees this.
+/// Fulfils a request. Its nodes must be unlocked already: Zuul locks them as soon as it sees this.
 pub fn fulfil(
     record: Option<&NodeRequest>,
     given: Vec<(Label, NodeId)>,
     now: Timestamp,
-) -> Result<NodeRequest, Refused> {
+) -> Result<NodeRequest, WriteRefused> {
     let mut record = in_state(record, &[RequestState::Pending])?.clone();
     record.fulfil(given, now)?;
     Ok(record)
 }
 
-/// Lets a pending request wait again: its launcher is gone, or stops.
-pub fn put_back(record: Option<&NodeRequest>, now: Timestamp) -> Result<NodeRequest, Refused> {
+/// Requeues a pending request whose launcher died or stops.
+pub fn requeue(record: Option<&NodeRequest>, now: Timestamp) -> Result<NodeRequest, WriteRefused> {
     let mut record = in_state(record, &[RequestState::Pending])?.clone();
     record.nodes.clear();
     record.set_state(RequestState::Requested, now);
@@ -93,12 +93,12 @@ pub fn put_back(record: Option<&NodeRequest>, now: Timestamp) -> Result<NodeRequ
 fn in_state<'a>(
     record: Option<&'a NodeRequest>,
     allowed: &[RequestState],
-) -> Result<&'a NodeRequest, Refused> {
-    let record = record.ok_or(Refused::Gone)?;
+) -> Result<&'a NodeRequest, WriteRefused> {
+    let record = record.ok_or(WriteRefused::Gone)?;
     if allowed.contains(&record.state) {
         Ok(record)
     } else {
         let state = record.state;
-        Err(Refused::RequestIs { state })
+        Err(WriteRefused::RequestIs { state })
     }
 }

@@ -17,12 +17,14 @@ fn launcher(providers: &[(&str, Option<&str>, bool)]) -> Launcher {
             keeps_to_cluster: *require,
             ..ProviderSetup::default()
         };
-        launcher.world.set_provider(&provider, setup_of_provider);
+        launcher
+            .scheduler
+            .set_provider(&provider, setup_of_provider);
         let pool = setup(name, "main", &["small"], limits(&[]));
         let mut registered = component(&pool, 100);
         registered.cluster = cluster.map(Into::into);
-        launcher.world.set_own_pool(pool.clone());
-        launcher.world.put_pool(name, &registered);
+        launcher.scheduler.set_own_pool(pool.clone());
+        launcher.scheduler.put_pool(name, &registered);
         launcher.pools.insert(pool.key.clone(), pool);
     }
     launcher
@@ -34,7 +36,7 @@ fn asking_for(launcher: &Launcher, provider: &str) -> NodeRequest {
     request
 }
 
-/// Who serves a request that names `provider`, after those of `declined` have said no; none if nobody does.
+/// Returns which pool serves a request that names `provider` after those of `declined` have declined.
 fn served_by(launcher: &mut Launcher, provider: &str, declined: &[&str]) -> Option<PoolKey> {
     let mut request = asking_for(launcher, provider);
     for name in declined {
@@ -44,7 +46,7 @@ fn served_by(launcher: &mut Launcher, provider: &str, declined: &[&str]) -> Opti
     let id = launcher.submit(200, request);
     launcher.decide();
     launcher.carry_out_all();
-    launcher.world.taken_by(id).cloned()
+    launcher.scheduler.taken_by(id).cloned()
 }
 
 fn state(launcher: &Launcher, id: RequestId) -> RequestState {
@@ -52,7 +54,7 @@ fn state(launcher: &Launcher, id: RequestId) -> RequestState {
 }
 
 #[test]
-fn the_named_provider_goes_first_then_its_cluster_then_anybody() {
+fn the_named_provider_comes_first_then_its_cluster_then_any_pool() {
     let mut launcher = launcher(&[
         ("another", Some("elsewhere"), false),
         ("cloud", None, false),
@@ -76,7 +78,11 @@ fn a_named_provider_that_is_in_no_cluster_has_no_neighbours() {
         ("wanted", None, false),
     ]);
     let served = served_by(&mut launcher, "wanted", &["wanted"]).unwrap();
-    assert_eq!(served, pool_key("a", "main"), "whoever looks first");
+    assert_eq!(
+        served,
+        pool_key("a", "main"),
+        "the first pool that runs a pass"
+    );
 }
 
 #[test]
@@ -129,10 +135,10 @@ fn a_node_for_one_request_is_never_given_to_another() {
     launcher.finish_launch(node);
     // The request is withdrawn, and its node is free.
     launcher.requests.remove(&first);
-    launcher.world.remove_request(first);
+    launcher.scheduler.remove_request(first);
     let mut record = launcher.nodes[&node].clone();
     record.allocated_to = None;
-    launcher.world.put_node(node, &record);
+    launcher.scheduler.put_node(node, &record);
     launcher.nodes.insert(node, record);
     assert_eq!(launcher.nodes[&node].state, NodeState::Ready);
 
@@ -140,7 +146,7 @@ fn a_node_for_one_request_is_never_given_to_another() {
     launcher.decide();
     launcher.carry_out_all();
     assert_eq!(launcher.building().len(), 1, "another one is launched");
-    let plan = expiry::plan(&launcher.world, &BTreeMap::new(), None, time(1000.0));
+    let plan = expiry::plan(&launcher.scheduler, &BTreeMap::new(), None, time(1000.0));
     let [expired] = plan.expired.as_slice() else {
         panic!("{plan:?}")
     };

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use crate::common::{Launcher, ask, component, cost, limits, node_id, pool_key, setup, time};
 use nodeyard_model::{Label, Node, NodeState, RequestId, RequestState};
-use nodeyard_plan::assign::Moment;
-use nodeyard_plan::verdict::Step;
-use nodeyard_plan::{LabelSetup, Policy, Supply, Verdict};
+use nodeyard_plan::assign::DecisionInputs;
+use nodeyard_plan::verdict::NodeStep;
+use nodeyard_plan::{LabelSetup, Policy, RequestVerdict, Supply};
 
 fn one_pool(servers: i64) -> Launcher {
     let mut launcher = Launcher::new(Policy {
@@ -94,11 +94,11 @@ fn the_pool_wants_to_be_asked_again_when_patience_ends() {
     run(&mut launcher);
     let since = launcher.now.as_secs();
     submit(&mut launcher, 200, &["small"]);
-    let at = Moment {
+    let at = DecisionInputs {
         now: launcher.now,
         seed: 0,
     };
-    let pass = launcher.world.assign(&pool_key("cloud", "main"), at);
+    let pass = launcher.scheduler.assign(&pool_key("cloud", "main"), at);
     assert_eq!(
         (pass.paused, pass.again_at),
         (true, Some(time(since + 60.0)))
@@ -114,16 +114,18 @@ fn the_oldest_idle_nodes_make_room_and_no_more_than_needed() {
         (3, "large", 20.0),
         (4, "small", 5.0),
     ] {
-        launcher.world.put_node(node_id(id), &idle(label, since));
+        launcher
+            .scheduler
+            .put_node(node_id(id), &idle(label, since));
     }
     let record = ask(&["small", "small", "small"], launcher.now);
     let request = launcher.submit(200, record);
-    let at = Moment {
+    let at = DecisionInputs {
         now: launcher.now,
         seed: 0,
     };
     let key = pool_key("cloud", "main");
-    let pass = launcher.world.assign(&key, at);
+    let pass = launcher.scheduler.assign(&key, at);
     let evicted: Vec<_> = pass
         .evictions
         .iter()
@@ -131,17 +133,17 @@ fn the_oldest_idle_nodes_make_room_and_no_more_than_needed() {
         .collect();
     // Node 4 is older than all, and the request can use it.
     assert_eq!(evicted, [(node_id(2), request), (node_id(3), request)]);
-    let again = launcher.world.assign(&key, at);
+    let again = launcher.scheduler.assign(&key, at);
     assert_eq!(again.evictions, [], "enough is on its way out");
 
     for id in [2, 3] {
-        launcher.world.remove_node(node_id(id));
+        launcher.scheduler.remove_node(node_id(id));
     }
-    let pass = launcher.world.assign(&key, at);
+    let pass = launcher.scheduler.assign(&key, at);
     let [decision] = pass.decisions.as_slice() else {
         panic!("{pass:?}");
     };
-    let Verdict::Accept(acceptance) = &decision.verdict else {
+    let RequestVerdict::Accept(acceptance) = &decision.verdict else {
         panic!("{decision:?}");
     };
     let reused: Vec<_> = acceptance.reused().collect();
@@ -164,21 +166,21 @@ fn a_pool_of_machines_serves_what_is_free_and_waits_without_pausing() {
     launcher.pool(pool, 10);
     let mut both = idle("small", 1.0);
     both.labels = vec!["small".into(), "large".into()];
-    launcher.world.put_node(node_id(1), &both);
+    launcher.scheduler.put_node(node_id(1), &both);
     let key = pool_key("cloud", "main");
-    let at = Moment {
+    let at = DecisionInputs {
         now: launcher.now,
         seed: 0,
     };
     submit(&mut launcher, 200, &["small", "large"]);
-    let pass = launcher.world.assign(&key, at);
+    let pass = launcher.scheduler.assign(&key, at);
     assert_eq!((pass.decisions.len(), pass.paused), (0, false));
-    launcher.world.put_node(node_id(2), &idle("small", 2.0));
-    let pass = launcher.world.assign(&key, at);
-    let Verdict::Accept(acceptance) = &pass.decisions[0].verdict else {
+    launcher.scheduler.put_node(node_id(2), &idle("small", 2.0));
+    let pass = launcher.scheduler.assign(&key, at);
+    let RequestVerdict::Accept(acceptance) = &pass.decisions[0].verdict else {
         panic!("{pass:?}");
     };
-    let reuse = |label: &str, id| Step::Reuse {
+    let reuse = |label: &str, id| NodeStep::Reuse {
         label: Label::from(label),
         node: node_id(id),
     };
@@ -190,12 +192,12 @@ fn a_python_pool_with_lower_priority_number_goes_first_unless_it_is_paused() {
     let mut launcher = one_pool(2);
     let theirs = setup("other", "main", &["small"], limits(&[]));
     let mut registered = component(&theirs, 1);
-    launcher.world.put_pool("other0", &registered);
+    launcher.scheduler.put_pool("other0", &registered);
     submit(&mut launcher, 200, &["small"]);
     run(&mut launcher);
     assert_eq!(launcher.fulfilled(), []);
     registered.paused = true;
-    launcher.world.put_pool("other0", &registered);
+    launcher.scheduler.put_pool("other0", &registered);
     run(&mut launcher);
     assert_eq!(launcher.fulfilled().len(), 1);
 }
@@ -204,7 +206,9 @@ fn a_python_pool_with_lower_priority_number_goes_first_unless_it_is_paused() {
 fn a_request_fails_only_when_every_registered_pool_has_declined() {
     let mut launcher = one_pool(2);
     let theirs = setup("other", "main", &["arm"], limits(&[]));
-    launcher.world.put_pool("other0", &component(&theirs, 1));
+    launcher
+        .scheduler
+        .put_pool("other0", &component(&theirs, 1));
     let id = submit(&mut launcher, 200, &["unknown"]);
     run(&mut launcher);
     let record = &launcher.requests[&id];
@@ -212,7 +216,7 @@ fn a_request_fails_only_when_every_registered_pool_has_declined() {
         (record.state, record.declined_by.len()),
         (RequestState::Requested, 1)
     );
-    launcher.world.remove_pool("other0");
+    launcher.scheduler.remove_pool("other0");
     let id = submit(&mut launcher, 200, &["unknown"]);
     run(&mut launcher);
     assert_eq!(launcher.requests[&id].state, RequestState::Failed);
@@ -224,9 +228,9 @@ fn of_two_launchers_that_record_at_once_the_later_one_steps_back() {
     let mut init = idle("small", 1.0);
     init.state = NodeState::Init;
     for id in [1, 2, 3] {
-        launcher.world.put_node(node_id(id), &init);
+        launcher.scheduler.put_node(node_id(id), &init);
     }
-    let excess = [1, 2, 3].map(|id| launcher.world.excess(node_id(id)));
+    let excess = [1, 2, 3].map(|id| launcher.scheduler.excess(node_id(id)));
     assert_eq!((excess[0].as_ref(), excess[1].as_ref()), (None, None));
     let text = excess[2].as_ref().unwrap().to_string();
     assert_eq!(
@@ -240,13 +244,13 @@ fn the_seed_chooses_the_zone() {
     let zone = |seed| {
         let mut launcher = one_pool(1);
         submit(&mut launcher, 200, &["small"]);
-        let at = Moment {
+        let at = DecisionInputs {
             now: launcher.now,
             seed,
         };
-        let pass = launcher.world.assign(&pool_key("cloud", "main"), at);
+        let pass = launcher.scheduler.assign(&pool_key("cloud", "main"), at);
         match &pass.decisions[0].verdict {
-            Verdict::Accept(acceptance) => acceptance.zone.as_deref().unwrap().to_owned(),
+            RequestVerdict::Accept(acceptance) => acceptance.zone.as_deref().unwrap().to_owned(),
             other => panic!("{other}"),
         }
     };
@@ -254,24 +258,26 @@ fn the_seed_chooses_the_zone() {
 }
 
 #[test]
-fn a_pool_whose_cloud_refuses_launches_is_passed_over() {
+fn a_pool_whose_cloud_refuses_launches_yields() {
     let mut launcher = one_pool(5);
     launcher.provider("spare", limits(&[]), None);
     launcher.pool(setup("spare", "main", &["small"], limits(&[])), 20);
     let (cloud, spare) = (pool_key("cloud", "main"), pool_key("spare", "main"));
     let refused = submit(&mut launcher, 200, &["small"]);
     launcher.decide();
-    assert_eq!(launcher.world.taken_by(refused), Some(&cloud));
-    launcher.world.refuse(refused, launcher.now);
+    assert_eq!(launcher.scheduler.taken_by(refused), Some(&cloud));
+    launcher
+        .scheduler
+        .record_quota_refusal(refused, launcher.now);
     launcher.decide();
     let next = submit(&mut launcher, 200, &["small"]);
     launcher.decide();
-    assert_eq!(launcher.world.taken_by(next), Some(&spare));
+    assert_eq!(launcher.scheduler.taken_by(next), Some(&spare));
 
     launcher.cancel(refused);
     launcher.advance(1.0);
     launcher.decide();
     let last = submit(&mut launcher, 200, &["small"]);
     launcher.decide();
-    assert_eq!(launcher.world.taken_by(last), Some(&cloud));
+    assert_eq!(launcher.scheduler.taken_by(last), Some(&cloud));
 }

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use crate::common::{Launcher, ask, limits, pool_key, setup, time};
 use nodeyard_model::{Opaque, RequestId, RequestState};
-use nodeyard_plan::assign::Moment;
-use nodeyard_plan::explain::{Explanation, Next};
+use nodeyard_plan::assign::DecisionInputs;
+use nodeyard_plan::explain::{AssignmentExplanation, Next};
 use nodeyard_plan::images::availability::{ImageStage, PendingImage};
-use nodeyard_plan::{MIN_READY_REQUESTOR, Policy, Readiness};
+use nodeyard_plan::{LabelReadiness, MIN_READY_REQUESTOR, Policy};
 
 /// A pool whose images come from here, and a second choice.
 fn launcher(providers: &[&str]) -> Launcher {
@@ -20,15 +20,15 @@ fn launcher(providers: &[&str]) -> Launcher {
     launcher
 }
 
-fn set(launcher: &mut Launcher, provider: &str, readiness: Readiness) {
+fn set(launcher: &mut Launcher, provider: &str, readiness: LabelReadiness) {
     let key = pool_key(provider, "main");
     launcher
-        .world
+        .scheduler
         .set_readiness(&key, &"small".into(), readiness);
 }
 
 /// An image that is being built since a while.
-fn pending() -> Readiness {
+fn pending() -> LabelReadiness {
     missing(Some(PendingImage {
         stage: ImageStage::Build {
             build: Some("0123456789abcdef0123456789abcdef".parse().unwrap()),
@@ -39,9 +39,9 @@ fn pending() -> Readiness {
     }))
 }
 
-fn missing(pending: Option<PendingImage>) -> Readiness {
+fn missing(pending: Option<PendingImage>) -> LabelReadiness {
     let reason = pending.is_none().then(|| "it is paused".into());
-    Readiness::ImageMissing {
+    LabelReadiness::ImageMissing {
         image: "debian".into(),
         reason,
         pending: pending.map(Box::new),
@@ -68,16 +68,16 @@ fn state(launcher: &Launcher, id: RequestId) -> RequestState {
     launcher.requests[&id].state
 }
 
-fn explain(launcher: &Launcher, id: RequestId) -> Explanation {
-    let at = Moment {
+fn explain(launcher: &Launcher, id: RequestId) -> AssignmentExplanation {
+    let at = DecisionInputs {
         now: launcher.now,
         seed: 0,
     };
-    launcher.world.explain(id, at).unwrap()
+    launcher.scheduler.explain(id, at).unwrap()
 }
 
 #[test]
-fn a_lease_waits_and_anybody_else_does_not() {
+fn a_lease_waits_and_other_requests_do_not() {
     let mut launcher = launcher(&["cloud"]);
     set(&mut launcher, "cloud", pending());
     let zuul = launcher.submit(200, ask(&["small"], launcher.now));
@@ -85,15 +85,17 @@ fn a_lease_waits_and_anybody_else_does_not() {
     settle(&mut launcher);
     assert_eq!(state(&launcher, zuul), RequestState::Failed);
     assert_eq!(state(&launcher, lease), RequestState::Requested);
-    set(&mut launcher, "cloud", Readiness::Ready);
+    set(&mut launcher, "cloud", LabelReadiness::Ready);
     settle(&mut launcher);
     assert_eq!(launcher.fulfilled(), [lease]);
 }
 
 #[test]
-fn with_the_label_saying_so_everybody_waits_but_ready_nodes() {
+fn with_a_waiting_label_all_but_min_ready_requests_wait() {
     let mut launcher = launcher(&["cloud"]);
-    launcher.world.set_labels_that_wait(["small".into()].into());
+    launcher
+        .scheduler
+        .set_labels_that_wait(["small".into()].into());
     set(&mut launcher, "cloud", pending());
     let zuul = launcher.submit(200, ask(&["small"], launcher.now));
     let mut idle = ask(&["small"], launcher.now);
@@ -103,7 +105,7 @@ fn with_the_label_saying_so_everybody_waits_but_ready_nodes() {
     assert_eq!(state(&launcher, idle), RequestState::Failed);
     assert_eq!(state(&launcher, zuul), RequestState::Requested);
     // The label is changed back.
-    launcher.world.set_labels_that_wait([].into());
+    launcher.scheduler.set_labels_that_wait([].into());
     settle(&mut launcher);
     assert_eq!(state(&launcher, zuul), RequestState::Failed);
 }
@@ -132,7 +134,7 @@ fn what_can_never_be_served_is_not_waited_for() {
 }
 
 #[test]
-fn it_keeps_no_room_and_stops_nobody() {
+fn it_keeps_no_room_and_delays_no_other() {
     let mut launcher = launcher(&["cloud"]);
     set(&mut launcher, "cloud", pending());
     let lease = submit_lease(&mut launcher, &["small"]);
@@ -168,7 +170,7 @@ fn the_first_image_that_comes_serves() {
     set(&mut launcher, "first", missing(None));
     settle(&mut launcher);
     assert_eq!(state(&launcher, lease), RequestState::Requested);
-    set(&mut launcher, "second", Readiness::Ready);
+    set(&mut launcher, "second", LabelReadiness::Ready);
     settle(&mut launcher);
     assert_eq!(launcher.fulfilled(), [lease]);
 }
@@ -190,7 +192,7 @@ fn the_explanation_names_the_build_and_when_it_should_be_done() {
     );
     let json = serde_json::to_string(&explained).unwrap();
     assert_eq!(
-        serde_json::from_str::<Explanation>(&json).unwrap(),
+        serde_json::from_str::<AssignmentExplanation>(&json).unwrap(),
         explained
     );
     launcher.advance(400.0);

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::common::{Launcher, ask, limits, node_id, pool_key, setup};
 use nodeyard_model::{Label, Node, NodeState, RequestId, RequestState};
-use nodeyard_plan::assign::{Moment, Retry};
-use nodeyard_plan::explain::{Explanation, Next};
+use nodeyard_plan::assign::{DecisionInputs, Retry};
+use nodeyard_plan::explain::{AssignmentExplanation, Next};
 use nodeyard_plan::{
-    LabelPolicy, MIN_READY_REQUESTOR, Policy, PoolKey, Readiness, min_ready, orphans,
+    LabelPolicy, LabelReadiness, MIN_READY_REQUESTOR, Policy, PoolKey, min_ready, orphans,
 };
 
 /// One pool for each of these, with room for so many servers; the first ones come first.
@@ -42,12 +42,12 @@ fn run(launcher: &mut Launcher) {
     launcher.decide();
 }
 
-fn explain(launcher: &Launcher, id: RequestId) -> Explanation {
-    let at = Moment {
+fn explain(launcher: &Launcher, id: RequestId) -> AssignmentExplanation {
+    let at = DecisionInputs {
         now: launcher.now,
         seed: 0,
     };
-    launcher.world.explain(id, at).unwrap()
+    launcher.scheduler.explain(id, at).unwrap()
 }
 
 fn state(launcher: &Launcher, id: RequestId) -> RequestState {
@@ -85,11 +85,14 @@ fn a_full_pool_that_is_drained_lets_go_of_the_request_it_holds() {
 }
 
 #[test]
-fn until_it_is_put_back_nobody_takes_what_a_pool_has_let_go() {
+fn no_pool_takes_a_revoked_request_before_it_is_requeued() {
     let (mut launcher, first, held) = full_pool();
     launcher.drain_pool(&main_of("cloud"), true);
-    assert_eq!(launcher.world.let_go(), [(main_of("cloud"), held)]);
-    assert_eq!(launcher.world.let_go(), []);
+    assert_eq!(
+        launcher.scheduler.revoke_reservations(),
+        [(main_of("cloud"), held)]
+    );
+    assert_eq!(launcher.scheduler.revoke_reservations(), []);
     // The drain ends before the record says that the request waits.
     launcher.undrain_all();
     launcher.use_and_return(first);
@@ -104,7 +107,7 @@ fn what_a_provider_held_is_served_by_the_one_that_comes_after_it() {
     launcher.remove_provider("cloud");
     assert_eq!(state(&launcher, held), RequestState::Requested);
     launcher.provider("cloud", limits(&[]), None);
-    // Renamed, as far as the request can tell.
+    // Renamed, from the point of view of the request.
     let two = limits(&[("instances", 2)]);
     launcher.pool(setup("cloud", "other", &["small"], two), 10);
     run(&mut launcher);
@@ -112,26 +115,26 @@ fn what_a_provider_held_is_served_by_the_one_that_comes_after_it() {
 }
 
 #[test]
-fn a_request_that_lacks_nodes_is_put_back_if_its_pool_is_drained_or_gone() {
+fn a_request_that_lacks_nodes_is_requeued_if_its_pool_is_drained_or_removed() {
     let retry = |change: &dyn Fn(&mut Launcher)| {
         let mut launcher = launcher(&[("cloud", 2), ("spare", 2)]);
         let id = launcher.submit(200, ask(&["small"], launcher.now));
         launcher.decide();
-        assert_eq!(launcher.world.taken_by(id), Some(&main_of("cloud")));
+        assert_eq!(launcher.scheduler.taken_by(id), Some(&main_of("cloud")));
         change(&mut launcher);
-        let at = Moment {
+        let at = DecisionInputs {
             now: launcher.now,
             seed: 0,
         };
-        launcher.world.retry(id, &["small".into()], None, at)
+        launcher.scheduler.retry(id, &["small".into()], None, at)
     };
     assert!(matches!(retry(&|_| {}), Retry::Accept(_)));
     let drained = retry(&|launcher| launcher.drain_pool(&main_of("cloud"), true));
-    assert_eq!(drained, Retry::PutBack);
+    assert_eq!(drained, Retry::Requeue);
     let drained = retry(&|launcher| launcher.drain_label("small", true));
-    assert_eq!(drained, Retry::PutBack);
+    assert_eq!(drained, Retry::Requeue);
     let gone = retry(&|launcher| launcher.remove_provider("cloud"));
-    assert_eq!(gone, Retry::PutBack);
+    assert_eq!(gone, Retry::Requeue);
 }
 
 #[test]
@@ -150,7 +153,7 @@ fn no_pool_waits_for_a_drained_one_that_would_come_first() {
 }
 
 #[test]
-fn what_nobody_can_ever_serve_fails_although_a_pool_is_drained() {
+fn an_unservable_request_fails_although_a_pool_is_drained() {
     let mut launcher = launcher(&[("cloud", 2), ("spare", 1)]);
     launcher.drain_pool(&main_of("cloud"), true);
     let unknown = submit(&mut launcher, &["unknown"]);
@@ -177,12 +180,12 @@ next: the drain has to end: nodeyard undrain pool cloud/main
 
 #[test]
 fn a_drained_pool_does_not_decline_what_the_drain_may_mend() {
-    let missing = Readiness::ImageMissing {
+    let missing = LabelReadiness::ImageMissing {
         image: "noble".into(),
         reason: None,
         pending: None,
     };
-    let broken = Readiness::Broken {
+    let broken = LabelReadiness::Broken {
         reason: "there is no flavor m9".into(),
     };
     for readiness in [missing, broken] {
@@ -190,14 +193,14 @@ fn a_drained_pool_does_not_decline_what_the_drain_may_mend() {
         let key = main_of("cloud");
         let set = |launcher: &mut Launcher, to| {
             launcher
-                .world
+                .scheduler
                 .set_readiness(&main_of("cloud"), &"small".into(), to);
         };
         launcher.drain_pool(&key, true);
         set(&mut launcher, readiness);
         let id = submit(&mut launcher, &["small"]);
         assert_eq!(state(&launcher, id), RequestState::Requested);
-        set(&mut launcher, Readiness::Ready);
+        set(&mut launcher, LabelReadiness::Ready);
         launcher.undrain_all();
         run(&mut launcher);
         assert_eq!(state(&launcher, id), RequestState::Fulfilled);
@@ -214,7 +217,7 @@ fn a_drained_label_is_what_its_requests_wait_for() {
     let explanation = explain(&launcher, id);
     let scope = "label small".to_owned();
     assert_eq!(explanation.next, Next::Undrain { scope });
-    let text = explanation.pools[0].says.to_string();
+    let text = explanation.pools[0].verdict.to_string();
     assert_eq!(text, "does not take it, label small is drained");
 
     // A launcher that declined it left a node behind that is still the request's.
@@ -224,11 +227,11 @@ fn a_drained_label_is_what_its_requests_wait_for() {
     node.pool = Some(key.pool);
     node.labels = vec!["small".into()];
     node.allocated_to = Some(id.into());
-    launcher.world.put_node(node_id(77), &node);
-    assert_eq!(orphans::find(&launcher.world).stranded, []);
+    launcher.scheduler.put_node(node_id(77), &node);
+    assert_eq!(orphans::find(&launcher.scheduler).dangling, []);
     launcher.cancel(id);
-    let stranded = orphans::find(&launcher.world).stranded;
-    assert_eq!(stranded, [(node_id(77), id.into())]);
+    let dangling = orphans::find(&launcher.scheduler).dangling;
+    assert_eq!(dangling, [(node_id(77), id.into())]);
 }
 
 #[test]
@@ -240,7 +243,7 @@ fn ready_nodes_are_not_asked_of_a_drained_pool() {
     };
     let labels = BTreeMap::from([(Label::from("small"), policy)]);
     let asked_for = |launcher: &Launcher| {
-        let plan = min_ready::plan(&launcher.world, &labels, &BTreeSet::new());
+        let plan = min_ready::plan(&launcher.scheduler, &labels, &BTreeSet::new());
         plan.submit[0].count
     };
     assert_eq!(asked_for(&launcher), 3);
@@ -273,14 +276,14 @@ fn launches_under_way_count_when_their_provider_is_replaced() {
     launcher.reload("cloud");
     // The launch writes what it gets to know.
     let record = launcher.nodes[&node].clone();
-    launcher.world.put_node(node, &record);
+    launcher.scheduler.put_node(node, &record);
     run_decisions(&mut launcher);
     assert_eq!(launcher.building(), [node], "{:?}", launcher.log);
 
     launcher.finish_launch(node);
     run_decisions(&mut launcher);
     assert_eq!(launcher.fulfilled(), [first]);
-    assert_eq!(launcher.world.taken_by(second), Some(&main_of("cloud")));
+    assert_eq!(launcher.scheduler.taken_by(second), Some(&main_of("cloud")));
 }
 
 fn run_decisions(launcher: &mut Launcher) {

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use crate::common::{Launcher, ask, component, cost, limits, setup};
 use nodeyard_model::{RequestId, Resources};
-use nodeyard_plan::assign::Moment;
-use nodeyard_plan::explain::Explanation;
-use nodeyard_plan::{LabelSetup, Policy, Readiness, Supply};
+use nodeyard_plan::assign::DecisionInputs;
+use nodeyard_plan::explain::AssignmentExplanation;
+use nodeyard_plan::{LabelReadiness, LabelSetup, Policy, Supply};
 
 /// Two providers of ours, and a pool of another launcher with a label of its own.
 fn launcher() -> Launcher {
@@ -19,16 +19,18 @@ fn launcher() -> Launcher {
     launcher.pool(setup("cloud", "main", &["small", "large"], servers(4)), 10);
     launcher.pool(setup("spare", "main", &["small"], servers(2)), 20);
     let theirs = setup("other", "main", &["arm"], servers(1));
-    launcher.world.put_pool("other0", &component(&theirs, 10));
+    launcher
+        .scheduler
+        .put_pool("other0", &component(&theirs, 10));
     launcher
 }
 
-fn explain(launcher: &Launcher, id: RequestId) -> Explanation {
-    let at = Moment {
+fn explain(launcher: &Launcher, id: RequestId) -> AssignmentExplanation {
+    let at = DecisionInputs {
         now: launcher.now,
         seed: 0,
     };
-    launcher.world.explain(id, at).unwrap()
+    launcher.scheduler.explain(id, at).unwrap()
 }
 
 fn submit(launcher: &mut Launcher, labels: &[&str]) -> RequestId {
@@ -74,7 +76,7 @@ request 200-0000000003 for small is requested
   cloud/main: nothing to do, spare/main has taken it
   other/main: another launcher's, does not offer small
   spare/main: nothing to do, spare/main has taken it
-next: spare/main gets its nodes ready
+next: spare/main is preparing its nodes
 "
     );
 }
@@ -106,7 +108,7 @@ fn what_is_kept_for_others_is_part_of_the_sum() {
 }
 
 #[test]
-fn a_request_that_nobody_can_serve() {
+fn a_request_that_no_pool_can_serve() {
     let mut launcher = launcher();
     let id = submit(&mut launcher, &["huge"]);
     launcher.carry_out_all();
@@ -151,21 +153,21 @@ fn every_reason_to_decline_is_named() {
     };
     let unchanged = |_: &mut LabelSetup| {};
     let missing = |label: &mut LabelSetup| {
-        label.readiness = Readiness::ImageMissing {
+        label.readiness = LabelReadiness::ImageMissing {
             image: "noble".into(),
             reason: None,
             pending: None,
         };
     };
     let not_found = |label: &mut LabelSetup| {
-        label.readiness = Readiness::ImageMissing {
+        label.readiness = LabelReadiness::ImageMissing {
             image: "noble".into(),
             reason: Some("there is no active image with os \"noble\"".into()),
             pending: None,
         };
     };
     let broken = |label: &mut LabelSetup| {
-        label.readiness = Readiness::Broken {
+        label.readiness = LabelReadiness::Broken {
             reason: "there is no flavor m9".into(),
         };
     };
@@ -213,11 +215,11 @@ fn an_explanation_survives_storage() {
         let id = submit(&mut launcher, labels);
         let explanation = explain(&launcher, id);
         let json = serde_json::to_string(&explanation).unwrap();
-        let read: Explanation = serde_json::from_str(&json).unwrap();
+        let read: AssignmentExplanation = serde_json::from_str(&json).unwrap();
         assert_eq!(read, explanation);
     }
     let waiting = explain(&launcher, "200-0000000002".parse().unwrap());
-    let json = serde_json::to_value(&waiting.pools[0].says).unwrap();
+    let json = serde_json::to_value(&waiting.pools[0].verdict).unwrap();
     assert_eq!(
         json,
         serde_json::json!({"ours": {"reserve": {"quota": {

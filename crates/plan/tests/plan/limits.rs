@@ -3,7 +3,7 @@
 use crate::common::{Launcher, ask, limits, setup};
 use nodeyard_model::{Limits, RequestId, RequestState, ResourceName, Resources};
 use nodeyard_plan::Policy;
-use nodeyard_plan::assign::Moment;
+use nodeyard_plan::assign::DecisionInputs;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Ledger {
@@ -79,11 +79,11 @@ fn no_more_is_given_than_a_limit_allows() {
                 Ledger::Provider => "provider cloud",
                 Ledger::Tenant => "tenant t",
             };
-            let at = Moment {
+            let at = DecisionInputs {
                 now: launcher.now,
                 seed: 0,
             };
-            let why = launcher.world.explain(ids[2], at).unwrap().to_string();
+            let why = launcher.scheduler.explain(ids[2], at).unwrap().to_string();
             let sum = format!(
                 "{cost} {resource} needed, {whose} has {} of {} in use",
                 2 * cost,

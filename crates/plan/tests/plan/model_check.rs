@@ -4,7 +4,7 @@
 //! possible way. A crash is the loss of a session: its locks go, its task is forgotten. What is written is
 //! decided by `nodeyard_plan::protocol` alone. In every state that can be reached:
 //!
-//! - I1: what Zuul was given is given to nobody else;
+//! - I1: a node of Zuul is allocated to no other request;
 //! - I2: what a fulfilled request names is ready and allocated to it;
 //! - I5: from fulfilment to return only Zuul writes a node;
 //! - no node is lost, no request is stuck: from everywhere there is a way to the end, where all requests are
@@ -44,7 +44,7 @@ enum Actor {
     Executor(usize),
 }
 
-/// What the protocol looks at of a request's record.
+/// The parts of a request record that the protocol reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Request {
     state: RequestState,
@@ -72,7 +72,7 @@ impl Request {
     }
 }
 
-/// What the protocol looks at of a node's record.
+/// The parts of a node record that the protocol reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Machine {
     state: NodeState,
@@ -248,7 +248,7 @@ impl State {
         }
     }
 
-    /// Nobody remembers the node that was here: the place can be used for another one.
+    /// No state refers to the node any more: its place can be reused.
     fn is_forgotten(&self, n: usize) -> bool {
         let by_task = |task: &Task| match *task {
             Task::Created { unlocked, .. } | Task::HandingOver { unlocked, .. } => unlocked == n,
@@ -333,7 +333,7 @@ impl State {
                 }
                 step(Task::Declining { r }, &|_| {});
                 // Its pool is drained.
-                if let Ok(back) = request::put_back(self.read_request(r).as_ref(), *NOW) {
+                if let Ok(back) = request::requeue(self.read_request(r).as_ref(), *NOW) {
                     step(Task::Done { r }, &|s| s.write_request(r, &back));
                 }
             }
@@ -399,7 +399,7 @@ impl State {
             }
             Task::Recovering { r } => {
                 let record = self.read_request(r);
-                let Ok(back) = request::put_back(record.as_ref(), *NOW) else {
+                let Ok(back) = request::requeue(record.as_ref(), *NOW) else {
                     return step(Task::Done { r }, &|_| {});
                 };
                 let its = |n: &usize| self.nodes[*n].is_some_and(|m| m.allocated == Some(r));
@@ -407,7 +407,7 @@ impl State {
                     Some(n) if self.node_locks[n].is_none() => {
                         step(Task::Resetting { r, n }, &|s| s.node_locks[n] = me);
                     }
-                    // Somebody else cleans it up; leave the rest for another time.
+                    // Another launcher cleans it up; continue later.
                     Some(_) => step(Task::Done { r }, &|_| {}),
                     None => step(Task::Done { r }, &|s| s.write_request(r, &back)),
                 }
@@ -435,7 +435,7 @@ impl State {
         }
     }
 
-    /// A node that looked abandoned is locked: look again, then act.
+    /// A node that looked abandoned is locked: check again, then act.
     fn clean(&self, launcher: usize, n: usize, step: Step<'_>) {
         let record = self.read_node(n);
         let allocated = self.nodes[n].and_then(|machine| machine.allocated);

@@ -173,7 +173,7 @@ fn play(launcher: &mut Launcher, event: &Event) {
                 let id = waiting[index];
                 let record: &mut NodeRequest = launcher.requests.get_mut(&id).unwrap();
                 record.relative_priority = *priority;
-                launcher.world.put_request(id, record, launcher.now);
+                launcher.scheduler.put_request(id, record, launcher.now);
             }
         }
         Event::Cancel(index) => {
@@ -243,14 +243,14 @@ fn drain(launcher: &mut Launcher) {
         launcher.decide();
         launcher.check();
     }
-    let moment = nodeyard_plan::assign::Moment {
+    let moment = nodeyard_plan::assign::DecisionInputs {
         now: launcher.now,
         seed: 0,
     };
     let stuck = launcher.waiting();
     let why: Vec<String> = stuck
         .iter()
-        .filter_map(|id| launcher.world.explain(*id, moment))
+        .filter_map(|id| launcher.scheduler.explain(*id, moment))
         .map(|explanation| explanation.to_string())
         .collect();
     panic!("I7: these are never served:\n{}", why.join("\n"));

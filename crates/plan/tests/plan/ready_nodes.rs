@@ -1,4 +1,4 @@
-//! Ready nodes are never asked for twice, in whichever order requests and nodes are seen and whoever asks.
+//! Ready nodes are never asked for twice, in whichever order requests and nodes are seen, by any launcher.
 //!
 //! Several launchers follow one store. Each has two views, one of requests and one of nodes, which fall behind the
 //! store and each other by any amount; a schedule of small steps decides who does what when. Every step that a real
@@ -12,7 +12,7 @@ use nodeyard_model::{
     Label, LauncherId, Node, NodeId, NodeRequest, NodeState, ProviderName, RequestId, RequestState,
 };
 use nodeyard_plan::{
-    LabelPolicy, MIN_READY_REQUESTOR, Policy, ProviderSetup, World, min_ready, protocol,
+    LabelPolicy, MIN_READY_REQUESTOR, Policy, ProviderSetup, RequestScheduler, min_ready, protocol,
 };
 use proptest::prelude::*;
 
@@ -41,7 +41,7 @@ enum Asking {
 }
 
 struct Launcher {
-    world: World,
+    scheduler: RequestScheduler,
     /// How much of the store's history each view has seen.
     requests_seen: usize,
     nodes_seen: usize,
@@ -70,8 +70,8 @@ enum Step {
     /// Some launcher records a node for a request, finishes it, hands it over.
     Record(usize),
     Finish(usize),
-    HandOver(usize),
-    /// Somebody takes the lock of a node and leaves the node as it was.
+    Fulfil(usize),
+    /// Locks and unlocks a node without changing it.
     Touch(usize),
 }
 
@@ -86,14 +86,14 @@ fn policies() -> BTreeMap<Label, LabelPolicy> {
 impl Store {
     fn new(launchers: usize) -> Self {
         let launcher = |_| {
-            let mut world = World::new(Policy::default());
+            let mut scheduler = RequestScheduler::new(Policy::default());
             let provider = ProviderName::new("cloud").unwrap();
-            world.set_provider(&provider, ProviderSetup::default());
+            scheduler.set_provider(&provider, ProviderSetup::default());
             let pool = setup("cloud", "main", &["small"], limits(&[]));
-            world.put_pool("pool", &component(&pool, 100));
-            world.set_own_pool(pool);
+            scheduler.put_pool("pool", &component(&pool, 100));
+            scheduler.set_own_pool(pool);
             Launcher {
-                world,
+                scheduler,
                 requests_seen: 0,
                 nodes_seen: 0,
                 asking: Asking::No,
@@ -133,8 +133,8 @@ impl Store {
         launcher.requests_seen += 1;
         if let Write::Request(id, record) = write {
             match record {
-                Some(record) => launcher.world.put_request(*id, record, time(1.0)),
-                None => launcher.world.remove_request(*id),
+                Some(record) => launcher.scheduler.put_request(*id, record, time(1.0)),
+                None => launcher.scheduler.remove_request(*id),
             }
         }
         true
@@ -147,8 +147,8 @@ impl Store {
         };
         launcher.nodes_seen += 1;
         match write {
-            Write::Node(id, node) => launcher.world.put_node(*id, node),
-            Write::Lock(id, locked) => launcher.world.set_node_locked(*id, *locked),
+            Write::Node(id, node) => launcher.scheduler.put_node(*id, node),
+            Write::Lock(id, locked) => launcher.scheduler.set_node_locked(*id, *locked),
             Write::Request(..) => {}
         }
         true
@@ -157,8 +157,10 @@ impl Store {
     fn ask(&mut self, who: usize) {
         let asking = match self.launchers[who].asking.clone() {
             Asking::No => {
-                let world = &self.launchers[who].world;
-                if (missing(world) == 0 && world.departed().is_empty()) || self.lock.is_some() {
+                let scheduler = &self.launchers[who].scheduler;
+                if (missing(scheduler) == 0 && scheduler.removed_min_ready().is_empty())
+                    || self.lock.is_some()
+                {
                     return;
                 }
                 self.lock = Some(who);
@@ -166,16 +168,16 @@ impl Store {
             }
             Asking::Locked => {
                 while self.see_requests(who) {}
-                Asking::Noted(self.launchers[who].world.departed())
+                Asking::Noted(self.launchers[who].scheduler.removed_min_ready())
             }
-            Asking::Noted(departed) => {
+            Asking::Noted(removed_min_ready) => {
                 while self.see_nodes(who) {}
-                Asking::Synced(departed)
+                Asking::Synced(removed_min_ready)
             }
-            Asking::Synced(departed) => {
-                let world = &mut self.launchers[who].world;
-                world.nodes_seen(&departed);
-                Asking::Making(missing(world))
+            Asking::Synced(removed_min_ready) => {
+                let scheduler = &mut self.launchers[who].scheduler;
+                scheduler.nodes_seen(&removed_min_ready);
+                Asking::Making(missing(scheduler))
             }
             Asking::Making(0) => {
                 self.lock = None;
@@ -208,7 +210,7 @@ impl Store {
             self.set_node(node, freed);
             return;
         }
-        let plan = min_ready::plan(&launcher.world, &policies(), &launcher.own);
+        let plan = min_ready::plan(&launcher.scheduler, &policies(), &launcher.own);
         for (request, nodes) in plan.finished.collect {
             launcher.own.remove(&request);
             launcher.collecting.push((request, nodes.first().copied()));
@@ -247,7 +249,7 @@ impl Store {
         }
     }
 
-    fn hand_over(&mut self, nth: usize) {
+    fn fulfil(&mut self, nth: usize) {
         let pending = |request: &NodeRequest| request.state == RequestState::Pending;
         let Some((id, mut request)) = pick(&self.requests, pending, nth) else {
             return;
@@ -281,7 +283,7 @@ impl Store {
             Step::Collect(who) => self.collect(who),
             Step::Record(nth) => self.record(nth),
             Step::Finish(nth) => self.finish(nth),
-            Step::HandOver(nth) => self.hand_over(nth),
+            Step::Fulfil(nth) => self.fulfil(nth),
             Step::Touch(nth) => self.touch(nth),
         }
         let without_node = self
@@ -292,7 +294,7 @@ impl Store {
         assert!(total <= WANTED, "{total} nodes are there or on their way");
     }
 
-    /// Lets everybody do everything until nothing changes.
+    /// Runs all launchers until nothing changes.
     fn rest(&mut self) {
         let everything = |who| {
             [
@@ -302,7 +304,7 @@ impl Store {
                 Step::Collect(who),
                 Step::Record(0),
                 Step::Finish(0),
-                Step::HandOver(0),
+                Step::Fulfil(0),
             ]
         };
         for _ in 0..60 {
@@ -315,8 +317,8 @@ impl Store {
     }
 }
 
-fn missing(world: &World) -> usize {
-    let plan = min_ready::plan(world, &policies(), &BTreeSet::new());
+fn missing(scheduler: &RequestScheduler) -> usize {
+    let plan = min_ready::plan(scheduler, &policies(), &BTreeSet::new());
     plan.submit.iter().map(|submit| submit.count).sum()
 }
 
@@ -340,7 +342,7 @@ fn steps(launchers: usize) -> impl Strategy<Value = Vec<Step>> {
         3 => who.prop_map(Step::Collect),
         2 => (0..3_usize).prop_map(Step::Record),
         2 => (0..3_usize).prop_map(Step::Finish),
-        2 => (0..3_usize).prop_map(Step::HandOver),
+        2 => (0..3_usize).prop_map(Step::Fulfil),
         1 => (0..3_usize).prop_map(Step::Touch),
     ];
     proptest::collection::vec(step, 0..250)
@@ -353,7 +355,7 @@ fn a_request_that_goes_after_the_look_at_nodes_still_counts() {
     let serve = [
         Step::Record(0),
         Step::Finish(0),
-        Step::HandOver(0),
+        Step::Fulfil(0),
         Step::SeeRequests(0, all),
         Step::Collect(0),
         Step::Collect(0),

@@ -3,7 +3,7 @@
 use crate::common::{Launcher, ask, limits, pool_key, setup};
 use nodeyard_model::{NodeId, RequestId};
 use nodeyard_plan::Policy;
-use nodeyard_plan::assign::Moment;
+use nodeyard_plan::assign::DecisionInputs;
 
 fn launcher() -> Launcher {
     let mut launcher = Launcher::new(Policy::default());
@@ -55,13 +55,13 @@ fn a_newer_request_does_not_overtake_one_that_the_cloud_refused() {
     let [second, third] = [(); 2].map(|()| submit(&mut launcher, 200, &["small"]));
     work(&mut launcher);
     assert_eq!(launching(&launcher), []);
-    let at = Moment {
+    let at = DecisionInputs {
         now: launcher.now,
         seed: 0,
     };
-    let why = launcher.world.explain(third, at).unwrap().to_string();
-    let says = "cloud/main: cannot serve it yet: the cloud refuses launches for lack of quota, the next attempt is in 1 s";
-    assert!(why.contains(says), "{why}");
+    let why = launcher.scheduler.explain(third, at).unwrap().to_string();
+    let verdict = "cloud/main: cannot serve it yet: the cloud refuses launches for lack of quota, the next attempt is in 1 s";
+    assert!(why.contains(verdict), "{why}");
 
     for pause in [1.0, 2.0, 4.0] {
         launcher.advance(pause - 0.1);
@@ -138,7 +138,7 @@ fn requests_that_got_a_part_of_their_nodes_do_not_wait_for_each_other() {
 }
 
 #[test]
-fn a_pool_that_nobody_waits_for_is_open_after_the_pause() {
+fn an_idle_pool_is_open_after_the_pause() {
     let mut launcher = launcher();
     let only = submit(&mut launcher, 200, &["small"]);
     work(&mut launcher);
@@ -146,11 +146,14 @@ fn a_pool_that_nobody_waits_for_is_open_after_the_pause() {
     launcher.cancel(only);
     let mut is_paused = |seconds| {
         launcher.advance(seconds);
-        let at = Moment {
+        let at = DecisionInputs {
             now: launcher.now,
             seed: 0,
         };
-        launcher.world.assign(&pool_key("cloud", "main"), at).paused
+        launcher
+            .scheduler
+            .assign(&pool_key("cloud", "main"), at)
+            .paused
     };
     assert!(is_paused(0.5));
     assert!(!is_paused(0.5));

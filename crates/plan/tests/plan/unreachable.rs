@@ -1,7 +1,7 @@
 //! Pools whose provider did not start.
 
 use nodeyard_model::{LauncherId, NodeState, RequestState};
-use nodeyard_plan::{LabelSetup, MIN_READY_REQUESTOR, Policy, PoolSetup, Readiness};
+use nodeyard_plan::{LabelReadiness, LabelSetup, MIN_READY_REQUESTOR, Policy, PoolSetup};
 
 use crate::common::{Launcher, ask, limits, setup};
 
@@ -10,7 +10,7 @@ fn launcher() -> Launcher {
     let mut launcher = Launcher::new(Policy::default());
     let servers = limits(&[("instances", 2)]);
     let unreachable = |label: LabelSetup| LabelSetup {
-        readiness: Readiness::Unreachable {
+        readiness: LabelReadiness::Unreachable {
             reason: "no route to host".into(),
         },
         ..label

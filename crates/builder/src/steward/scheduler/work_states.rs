@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use nodeyard_model::{ImageName, ProviderName};
-use nodeyard_plan::images::{BuildVerdict, Explanation, UploadVerdict, WhyBuild};
+use nodeyard_plan::images::{BuildVerdict, ImageExplanation, UploadVerdict, WhyBuild};
 
 use crate::steward::events::{StewardEvents, WorkState};
 
@@ -27,7 +27,7 @@ impl WorkStates {
         }
     }
 
-    pub(super) fn update(&mut self, explanation: &Explanation) {
+    pub(super) fn update(&mut self, explanation: &ImageExplanation) {
         let image = &explanation.image;
         let state = match explanation.build {
             BuildVerdict::Paused { .. } => WorkState::Paused,

@@ -140,7 +140,7 @@ impl ZuulSource {
             zuul_build: build.uuid.as_str().into(),
             end: build.end,
             formats: formats.collect(),
-            flaw: None,
+            invalid_reason: None,
         }
     }
 
@@ -185,7 +185,7 @@ fn invalid_offer(invalid: &InvalidBuild) -> Offer {
             .into(),
         end: None,
         formats: BTreeSet::new(),
-        flaw: Some(invalid.reason.clone()),
+        invalid_reason: Some(invalid.reason.clone()),
     }
 }
 

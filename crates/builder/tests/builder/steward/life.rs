@@ -8,7 +8,7 @@ use nodeyard_builder::steward::{
 };
 use nodeyard_image::ImageId;
 use nodeyard_model::{BuildState, ImageName, ProviderName, UploadState};
-use nodeyard_plan::images::{self, BuildVerdict, Pace, Wait};
+use nodeyard_plan::images::{self, BuildVerdict, Pace, WaitReason};
 
 use crate::steward::fixtures::{
     Records, RunningSteward, Store, TWO_PROVIDERS, TestJobServer, eventually, image, logs, parse,
@@ -129,7 +129,7 @@ async fn work_waits_for_a_worker_and_says_so() {
         panic!("{:?}", explain().await);
     };
     let function = "image-build:ubuntu".to_owned();
-    assert_eq!(wait, Wait::Worker { function });
+    assert_eq!(wait, WaitReason::Worker { function });
     assert_eq!(records.builds().await, []);
 
     let other = ScriptedWorker::start(&server, &cloud, &["debian"]).await;

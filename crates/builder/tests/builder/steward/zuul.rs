@@ -16,7 +16,7 @@ use nodeyard_builder::steward::notes::ImageNotes;
 use nodeyard_builder::steward::{RegisteredFunctions, load_image_state, read_market};
 use nodeyard_image::Hasher;
 use nodeyard_model::{BuildState, ImageBuild};
-use nodeyard_plan::images::{Market, Pace, decide};
+use nodeyard_plan::images::{Pace, ZuulBuildList, decide};
 use nodeyard_testbeds::WebServer;
 use nodeyard_testbeds::web_server::{Asked, Body, Reply};
 use serde_json::{Value, json};
@@ -207,7 +207,7 @@ impl ZuulTest {
             .unwrap();
         let now = nodeyard_model::now();
         let plan = decide(&picture, &Pace::default(), now);
-        plan.explanation.told_at(now).to_string()
+        plan.explanation.display_at(now).to_string()
     }
 }
 
@@ -220,7 +220,7 @@ async fn ready(records: &Records, uuid: &str) -> Option<(nodeyard_model::BuildId
 }
 
 /// Returns the recorded state of Zuul.
-async fn market(records: &Records) -> Market {
+async fn market(records: &Records) -> ZuulBuildList {
     let market = read_market(&**records.0.tree(), &image()).await.unwrap();
     market.unwrap_or_default()
 }

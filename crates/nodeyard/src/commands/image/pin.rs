@@ -7,7 +7,7 @@ use anyhow::{bail, ensure};
 use nodeyard_builder::steward::{self, RegisteredFunctions};
 use nodeyard_launcher::canary;
 use nodeyard_model::{BuildKey, BuildState, ImageName, ProviderName, UploadState, now};
-use nodeyard_plan::canary::{CanaryState, Launches};
+use nodeyard_plan::canary::{CanaryState, LaunchBuilds};
 use nodeyard_store::registry::Registry;
 use serde::Serialize;
 
@@ -66,7 +66,7 @@ pub(super) async fn roll_back(
     let mut usable = Vec::new();
     let images = registry.images();
     for (key, _) in images.newest_builds(image, BuildState::Ready).await? {
-        if !state.is_taken_back(key.build) && is_uploaded(registry, &key).await? {
+        if !state.is_rolled_back(key.build) && is_uploaded(registry, &key).await? {
             usable.push(key.build);
         }
     }
@@ -74,7 +74,7 @@ pub(super) async fn roll_back(
         bail!("image {image} has no earlier build that is ready and uploaded");
     };
     canary::change(tree, image, |state| {
-        state.take_back(*newest, "rolled back by an operator", now());
+        state.roll_back(*newest, "rolled back by an operator", now());
     })
     .await?;
     print_used_builds(registry, context, image).await
@@ -96,7 +96,7 @@ async fn is_uploaded(registry: &Registry, key: &BuildKey) -> anyhow::Result<bool
 struct UsedBuild {
     provider: ProviderName,
     /// None if nothing is uploaded to the provider.
-    launches: Option<Launches>,
+    launches: Option<LaunchBuilds>,
 }
 
 /// Prints which builds launches of each provider use.

@@ -8,7 +8,7 @@ use nodeyard_builder::steward::{self, RegisteredFunctions, notes::ImageNotes, pr
 use nodeyard_config::{Config, Provider};
 use nodeyard_model::{BuildId, BuildKey, BuildState, ImageName, UploadState, now};
 use nodeyard_plan::images::{
-    BuildVerdict, ImportReport, ImportVerdict, Pace, Subject, Wait, decide,
+    BuildVerdict, ImportReport, ImportVerdict, Pace, Subject, WaitReason, decide,
 };
 use nodeyard_store::registry::Registry;
 use tokio::time::sleep;
@@ -196,13 +196,13 @@ fn describe_zuul_wait(report: &ImportReport) -> String {
     }
 }
 
-fn describe_wait_reason(wait: &Wait) -> String {
+fn describe_wait_reason(wait: &WaitReason) -> String {
     match wait {
-        Wait::BackOff { reason, .. } => {
+        WaitReason::BackOff { reason, .. } => {
             format!("waits for a retry after a failure: {reason}")
         }
-        Wait::Worker { .. } => WORKER.to_owned(),
-        Wait::JobServer { reason } => format!("waits for a job server: {reason}"),
+        WaitReason::Worker { .. } => WORKER.to_owned(),
+        WaitReason::JobServer { reason } => format!("waits for a job server: {reason}"),
     }
 }
 

@@ -4,10 +4,10 @@ use std::io::{self, Write as _};
 use std::time::Duration;
 
 use anyhow::ensure;
-use nodeyard_builder::steward::progress::{self, Progress};
+use nodeyard_builder::steward::progress::{self, ImageJobProgress};
 use nodeyard_builder::steward::{self, RegisteredFunctions};
 use nodeyard_model::{ImageName, now};
-use nodeyard_plan::images::{Explanation, Pace, decide};
+use nodeyard_plan::images::{ImageExplanation, Pace, decide};
 use nodeyard_store::registry::Registry;
 use serde::Serialize;
 
@@ -21,9 +21,9 @@ const LIST_TIMEOUT: Duration = Duration::from_secs(3);
 #[derive(Debug, Serialize)]
 struct ExplainedImage {
     #[serde(flatten)]
-    explanation: Explanation,
+    explanation: ImageExplanation,
     /// The progress of running jobs.
-    jobs: Vec<Progress>,
+    jobs: Vec<ImageJobProgress>,
 }
 
 pub(in crate::commands) async fn explain(
@@ -57,7 +57,7 @@ pub(in crate::commands) async fn explain(
         OutputFormat::Table => {
             let mut out = io::stdout().lock();
             for ExplainedImage { explanation, jobs } in &explanations {
-                write!(out, "{}", explanation.told_at(now()))?;
+                write!(out, "{}", explanation.display_at(now()))?;
                 for job in jobs {
                     writeln!(out, "  {}", describe_job(job))?;
                 }
@@ -68,7 +68,7 @@ pub(in crate::commands) async fn explain(
     }
 }
 
-fn describe_job(job: &Progress) -> String {
+fn describe_job(job: &ImageJobProgress) -> String {
     let build = job.build;
     let what = match &job.provider {
         Some(provider) => format!("upload of {build} to {provider}"),

@@ -14,7 +14,7 @@ use nodeyard_api::{
 };
 use nodeyard_config::Config;
 use nodeyard_driver::ResourceKind;
-use nodeyard_launcher::{self as launcher, Events, Handle, LaunchAttempt, history};
+use nodeyard_launcher::{self as launcher, LaunchAttempt, LauncherEvents, LauncherHandle, history};
 use nodeyard_model::{Limits, PoolName, ProviderName, RequestId, TenantName};
 use nodeyard_store::Tree;
 use nodeyard_store::registry::{self, Registry};
@@ -40,7 +40,7 @@ pub(crate) enum WebPages {
 #[derive(Debug)]
 pub(super) struct LauncherMetricsRecorder(pub(super) Metrics);
 
-impl Events for LauncherMetricsRecorder {
+impl LauncherEvents for LauncherMetricsRecorder {
     fn launched(&self, attempt: &LaunchAttempt<'_>) {
         let result = match attempt.result {
             launcher::LaunchResult::Ready => LaunchOutcome::Ready,
@@ -92,7 +92,7 @@ impl Events for LauncherMetricsRecorder {
 /// Explains requests: asks the launcher first, then the store.
 #[derive(Debug)]
 pub(super) struct Explainer {
-    launcher: Handle,
+    launcher: LauncherHandle,
     tree: Arc<dyn Tree>,
 }
 
@@ -154,7 +154,7 @@ pub(super) struct Interfaces<'a> {
     pub(super) registry: Registry,
     pub(super) records: registry::Views,
     pub(super) metrics: Metrics,
-    pub(super) launcher: Handle,
+    pub(super) launcher: LauncherHandle,
     pub(super) hostname: &'a str,
 }
 

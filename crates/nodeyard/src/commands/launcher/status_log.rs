@@ -1,13 +1,13 @@
 //! Logs what the launcher is doing on SIGUSR2. Nodepool logs the stacks of its threads; tasks are not bound to threads
 //! here, so they are listed by what they work on.
 
-use nodeyard_launcher::{Handle, Status};
+use nodeyard_launcher::{LauncherHandle, LauncherStatus};
 use tracing::info;
 
 use crate::commands::signals;
 
 /// Handles signals as long as the launcher runs.
-pub(super) async fn run(launcher: Handle) -> anyhow::Result<()> {
+pub(super) async fn run(launcher: LauncherHandle) -> anyhow::Result<()> {
     let mut status_requests = signals::status_requests()?;
     while status_requests.recv().await.is_some() {
         let Some(status) = launcher.status().await else {
@@ -18,7 +18,7 @@ pub(super) async fn run(launcher: Handle) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn text(status: &Status) -> String {
+fn text(status: &LauncherStatus) -> String {
     let mut lines = vec![format!(
         "launcher with {} nodes and {} requests",
         status.nodes, status.requests

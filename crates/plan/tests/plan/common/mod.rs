@@ -9,15 +9,17 @@ use nodeyard_model::{
     LauncherId, Limits, Node, NodeId, NodeRequest, NodeState, ProviderName, RequestId,
     RequestState, Resources, TenantName, Timestamp,
 };
-use nodeyard_plan::assign::{Decision, Moment};
+use nodeyard_plan::assign::{Decision, DecisionInputs};
 use nodeyard_plan::protocol::{node, request};
-use nodeyard_plan::{Drains, Policy, PoolKey, PoolSetup, ProviderSetup, Verdict, World};
+use nodeyard_plan::{
+    Drains, Policy, PoolKey, PoolSetup, ProviderSetup, RequestScheduler, RequestVerdict,
+};
 
 pub(crate) use make::*;
 use work::Job;
 
 pub(crate) struct Launcher {
-    pub(crate) world: World,
+    pub(crate) scheduler: RequestScheduler,
     pub(crate) now: Timestamp,
     pub(crate) seed: u64,
     pub(crate) requests: BTreeMap<RequestId, NodeRequest>,
@@ -32,7 +34,7 @@ pub(crate) struct Launcher {
     /// Decisions that are not carried out yet.
     pub(crate) backlog: VecDeque<(PoolKey, Decision)>,
     jobs: BTreeMap<RequestId, Job>,
-    /// When pools are to be looked at although nothing has changed.
+    /// When passes are due without a change.
     again_at: BTreeMap<PoolKey, Timestamp>,
     next_node: u64,
     next_request: u64,
@@ -44,7 +46,7 @@ pub(crate) struct Launcher {
 impl Launcher {
     pub(crate) fn new(policy: Policy) -> Self {
         Self {
-            world: World::new(policy),
+            scheduler: RequestScheduler::new(policy),
             now: time(1000.0),
             seed: 0,
             requests: BTreeMap::new(),
@@ -72,7 +74,7 @@ impl Launcher {
             max_launches,
             ..ProviderSetup::default()
         };
-        self.world.set_provider(&name, setup);
+        self.scheduler.set_provider(&name, setup);
         self.provider_limits.insert(name, limits);
         self.max_launches = max_launches;
     }
@@ -80,8 +82,9 @@ impl Launcher {
     pub(crate) fn pool(&mut self, setup: PoolSetup, priority: i64) {
         let entry = format!("host{}", self.next_entry);
         self.next_entry += 1;
-        self.world.set_own_pool(setup.clone());
-        self.world.put_pool(&entry, &component(&setup, priority));
+        self.scheduler.set_own_pool(setup.clone());
+        self.scheduler
+            .put_pool(&entry, &component(&setup, priority));
         self.entries.insert(setup.key.clone(), (entry, priority));
         self.pools.insert(setup.key.clone(), setup);
     }
@@ -89,18 +92,18 @@ impl Launcher {
     /// The provider leaves the configuration, with its pools.
     pub(crate) fn remove_provider(&mut self, name: &str) {
         let name = ProviderName::new(name).unwrap();
-        self.world.remove_provider(&name);
-        self.put_back();
+        self.scheduler.remove_provider(&name);
+        self.requeue();
         self.pools.retain(|key, _| key.provider != name);
         for (key, (entry, _)) in &self.entries {
             if key.provider == name {
-                self.world.remove_pool(entry);
+                self.scheduler.remove_pool(entry);
             }
         }
         self.provider_limits.remove(&name);
     }
 
-    /// The provider is replaced by one with the same settings, whose pools are others to everybody.
+    /// Replaces a provider by one with the same settings, whose pools have new ids.
     pub(crate) fn reload(&mut self, name: &str) {
         let provider = ProviderName::new(name).unwrap();
         let limits = self.provider_limits[&provider].clone();
@@ -113,7 +116,7 @@ impl Launcher {
             pool.id = LauncherId::new(format!("{}'", pool.id));
             self.pool(pool, priority);
         }
-        self.world.set_drains(self.drains.clone());
+        self.scheduler.set_drains(self.drains.clone());
     }
 
     pub(crate) fn drain_pool(&mut self, key: &PoolKey, drained: bool) {
@@ -123,7 +126,7 @@ impl Launcher {
         } else {
             self.drains.pools.remove(key);
         }
-        self.world.set_drains(self.drains.clone());
+        self.scheduler.set_drains(self.drains.clone());
     }
 
     pub(crate) fn drain_label(&mut self, label: &str, drained: bool) {
@@ -133,12 +136,12 @@ impl Launcher {
         } else {
             self.drains.labels.remove(label);
         }
-        self.world.set_drains(self.drains.clone());
+        self.scheduler.set_drains(self.drains.clone());
     }
 
     pub(crate) fn undrain_all(&mut self) {
         self.drains = Drains::default();
-        self.world.set_drains(Drains::default());
+        self.scheduler.set_drains(Drains::default());
     }
 
     /// Requests that a pool has taken without having nodes for them.
@@ -157,15 +160,15 @@ impl Launcher {
             .iter()
             .map(|(t, l)| (TenantName::from(*t), l.clone()));
         self.tenant_limits = limits.collect();
-        self.world.set_tenant_limits(self.tenant_limits.clone());
+        self.scheduler.set_tenant_limits(self.tenant_limits.clone());
     }
 
     pub(crate) fn advance(&mut self, seconds: f64) {
         self.now = time(self.now.as_secs() + seconds);
     }
 
-    fn at(&self) -> Moment {
-        Moment {
+    fn at(&self) -> DecisionInputs {
+        DecisionInputs {
             now: self.now,
             seed: self.seed,
         }
@@ -179,38 +182,38 @@ impl Launcher {
     }
 
     fn write_request(&mut self, id: RequestId, record: NodeRequest) {
-        self.world.put_request(id, &record, self.now);
+        self.scheduler.put_request(id, &record, self.now);
         self.requests.insert(id, record);
     }
 
     fn write_node(&mut self, id: NodeId, record: Node) {
-        self.world.put_node(id, &record);
+        self.scheduler.put_node(id, &record);
         self.nodes.insert(id, record);
     }
 
     fn remove_node(&mut self, id: NodeId) {
-        self.world.remove_node(id);
+        self.scheduler.remove_node(id);
         self.nodes.remove(&id);
     }
 
-    /// Looks at the pools that need it, until none does.
+    /// Runs passes until no pool is stale.
     pub(crate) fn decide(&mut self) {
-        self.put_back();
-        let mut stale = self.world.take_stale();
+        self.requeue();
+        let mut stale = self.scheduler.take_stale();
         let due = self.again_at.iter().filter(|(_, at)| **at <= self.now);
         stale.extend(due.map(|(key, _)| key.clone()));
         for _ in 0..100 {
             if stale.is_empty() {
                 for id in self.held() {
                     let labels = &self.requests[&id].labels;
-                    let key = self.world.taken_by(id).unwrap();
+                    let key = self.scheduler.taken_by(id).unwrap();
                     let drained = labels.iter().any(|of| self.drains.labels.contains_key(of));
                     assert!(!drained && !self.drains.pools.contains_key(key), "{id}");
                 }
                 return;
             }
             for key in std::mem::take(&mut stale) {
-                let pass = self.world.assign(&key, self.at());
+                let pass = self.scheduler.assign(&key, self.at());
                 if self.again_at.get(&key).is_some_and(|at| *at <= self.now) {
                     self.again_at.remove(&key);
                 }
@@ -220,37 +223,37 @@ impl Launcher {
                 }
                 for eviction in &pass.evictions {
                     self.log.push(format!("{key} evicts {}", eviction.node));
-                    let seen = node::Seen::ready(eviction.since);
+                    let seen = node::ObservedState::ready(eviction.since);
                     let record =
                         node::retire(self.nodes.get(&eviction.node), seen, self.now).unwrap();
                     self.write_node(eviction.node, record);
                 }
                 for decision in pass.decisions {
-                    let takes = !matches!(decision.verdict, Verdict::Decline(_));
+                    let takes = !matches!(decision.verdict, RequestVerdict::Decline(_));
                     assert!(!takes || !self.drains.pools.contains_key(&key), "{key}");
                     self.log
                         .push(format!("{key} {} {}", decision.request, decision.verdict));
                     self.backlog.push_back((key.clone(), decision));
                 }
             }
-            stale = self.world.take_stale();
+            stale = self.scheduler.take_stale();
         }
         panic!("the pools do not come to rest: {}", self.log.join("; "));
     }
 
-    /// Lets go of what pools hold and are not to hold any longer.
-    fn put_back(&mut self) {
-        for (key, id) in self.world.let_go() {
+    /// Requeues the requests whose reservations were revoked.
+    fn requeue(&mut self) {
+        for (key, id) in self.scheduler.revoke_reservations() {
             self.log.push(format!("put back {id}"));
             self.backlog.retain(|(_, decision)| decision.request != id);
-            if let Ok(back) = request::put_back(self.requests.get(&id), self.now) {
+            if let Ok(back) = request::requeue(self.requests.get(&id), self.now) {
                 self.write_request(id, back);
             }
-            self.world.release(&key, id);
+            self.scheduler.release(&key, id);
         }
     }
 
-    fn give_back(&mut self, id: RequestId, nodes: &[NodeId]) {
+    fn unassign(&mut self, id: RequestId, nodes: &[NodeId]) {
         for node in nodes {
             if let Ok(record) = node::free(self.nodes.get(node), id) {
                 self.write_node(*node, record);
@@ -260,10 +263,10 @@ impl Launcher {
 
     pub(crate) fn cancel(&mut self, id: RequestId) {
         self.requests.remove(&id);
-        self.world.remove_request(id);
+        self.scheduler.remove_request(id);
         if !self.jobs.contains_key(&id) {
             let nodes: Vec<NodeId> = self.nodes.keys().copied().collect();
-            self.give_back(id, &nodes);
+            self.unassign(id, &nodes);
         }
     }
 
@@ -284,7 +287,7 @@ impl Launcher {
         let Some(record) = self.requests.remove(&id) else {
             return;
         };
-        self.world.remove_request(id);
+        self.scheduler.remove_request(id);
         for node in record.nodes {
             let mut record = self.nodes[&node].clone();
             record.set_state(NodeState::Used, self.now);

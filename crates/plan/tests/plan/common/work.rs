@@ -1,10 +1,10 @@
 //! Carries out what was decided.
 
 use nodeyard_model::{LauncherId, NodeId, NodeState, RequestId, RequestState};
-use nodeyard_plan::assign::{Decision, Moment, Retry};
+use nodeyard_plan::assign::{Decision, DecisionInputs, Retry};
 use nodeyard_plan::protocol::{node, request};
-use nodeyard_plan::verdict::{Acceptance, Step};
-use nodeyard_plan::{PoolKey, Verdict};
+use nodeyard_plan::verdict::{Acceptance, NodeStep};
+use nodeyard_plan::{PoolKey, RequestVerdict};
 
 use super::{Launcher, node_id};
 
@@ -32,14 +32,14 @@ impl Launcher {
         } = decision;
         let record = self.requests.get(&id);
         match verdict {
-            Verdict::Accept(acceptance) => {
+            RequestVerdict::Accept(acceptance) => {
                 let own = self.pools[&acceptance.pool].id.clone();
                 let held = record.is_some_and(|r| r.state == RequestState::Pending);
                 if !held {
                     match request::take(record, &own, self.now) {
                         Ok(record) => self.write_request(id, record),
                         Err(_) => {
-                            self.world.release(&key, id);
+                            self.scheduler.release(&key, id);
                             return true;
                         }
                     }
@@ -53,14 +53,14 @@ impl Launcher {
                 self.jobs.insert(id, job);
                 self.start(id);
             }
-            Verdict::Reserve(_) => {
+            RequestVerdict::Reserve(_) => {
                 let own = self.pools[&key].id.clone();
                 match request::take(record, &own, self.now) {
                     Ok(record) => self.write_request(id, record),
-                    Err(_) => self.world.release(&key, id),
+                    Err(_) => self.scheduler.release(&key, id),
                 }
             }
-            Verdict::Decline(_) => self.decline(&key, id),
+            RequestVerdict::Decline(_) => self.decline(&key, id),
             other => panic!("nothing to do about {other}"),
         }
         true
@@ -68,11 +68,11 @@ impl Launcher {
 
     fn decline(&mut self, key: &PoolKey, id: RequestId) {
         let own = self.pools[key].id.clone();
-        let registered: Vec<LauncherId> = self.world.registered().cloned().collect();
+        let registered: Vec<LauncherId> = self.scheduler.registered().cloned().collect();
         if let Ok(record) = request::decline(self.requests.get(&id), &own, &registered, self.now) {
             self.write_request(id, record);
         } else {
-            self.world.release(key, id);
+            self.scheduler.release(key, id);
         }
     }
 
@@ -86,12 +86,12 @@ impl Launcher {
             .collect();
         for (place, step) in places.into_iter().zip(&acceptance.steps) {
             let node = match step {
-                Step::Reuse { node, .. } => {
+                NodeStep::Reuse { node, .. } => {
                     let record = node::allocate(self.nodes.get(node), id, &record).unwrap();
                     self.write_node(*node, record);
                     *node
                 }
-                Step::Launch { label, cost } => {
+                NodeStep::Launch { label, cost } => {
                     let node = node_id(self.next_node);
                     self.next_node += 1;
                     let planned = node::Planned {
@@ -105,8 +105,8 @@ impl Launcher {
                     };
                     let planned = node::planned(&planned, self.now);
                     self.write_node(node, planned);
-                    assert_eq!(self.world.excess(node), None, "alone, nothing exceeds");
-                    self.world.set_node_locked(node, true);
+                    assert_eq!(self.scheduler.excess(node), None, "alone, nothing exceeds");
+                    self.scheduler.set_node_locked(node, true);
                     let building = node::begin(self.nodes.get(&node), id, self.now).unwrap();
                     self.write_node(node, building);
                     node
@@ -125,10 +125,10 @@ impl Launcher {
 
     pub(crate) fn finish_launch(&mut self, id: NodeId) {
         let request = self.nodes[&id].request().unwrap();
-        self.world.accept_launch(request);
+        self.scheduler.record_accepted_launch(request);
         let record = node::launched(self.nodes.get(&id), request, self.now).unwrap();
         self.write_node(id, record);
-        self.world.set_node_locked(id, false);
+        self.scheduler.set_node_locked(id, false);
         self.complete(request);
     }
 
@@ -136,7 +136,7 @@ impl Launcher {
     pub(crate) fn fail_launch(&mut self, id: NodeId, quota: bool) {
         let request = self.nodes[&id].request().unwrap();
         if quota {
-            self.world.refuse(request, self.now);
+            self.scheduler.record_quota_refusal(request, self.now);
         }
         let record = node::launch_failed(self.nodes.get(&id), request, quota, self.now).unwrap();
         self.write_node(id, record);
@@ -155,11 +155,11 @@ impl Launcher {
         let (failed, aborted) = (in_state(NodeState::Failed), in_state(NodeState::Aborted));
         if failed || !self.requests.contains_key(&id) {
             let job = self.jobs.remove(&id).unwrap();
-            self.give_back(id, &nodes);
-            self.world.release(&job.acceptance.pool, id);
+            self.unassign(id, &nodes);
+            self.scheduler.release(&job.acceptance.pool, id);
             if self.requests.contains_key(&id) {
                 let own = &job.own;
-                let registered: Vec<LauncherId> = self.world.registered().cloned().collect();
+                let registered: Vec<LauncherId> = self.scheduler.registered().cloned().collect();
                 let record = request::decline(self.requests.get(&id), own, &registered, self.now);
                 self.write_request(id, record.unwrap());
             }
@@ -194,30 +194,30 @@ impl Launcher {
             }
         }
         let zone = job.acceptance.zone.clone();
-        let at = Moment {
+        let at = DecisionInputs {
             now: self.now,
             seed: self.seed,
         };
-        match self.world.retry(id, &missing, zone.as_ref(), at) {
+        match self.scheduler.retry(id, &missing, zone.as_ref(), at) {
             Retry::Accept(acceptance) => {
                 self.log.push(format!("retry {id} {acceptance}"));
                 self.jobs.get_mut(&id).unwrap().acceptance.steps = acceptance.steps;
                 self.start(id);
             }
-            Retry::GiveBack(verdict) => {
-                self.log.push(format!("give back {id} {verdict}"));
+            Retry::Unassign(verdict) => {
+                self.log.push(format!("unassign {id} {verdict}"));
                 let job = self.jobs.remove(&id).unwrap();
                 let nodes: Vec<NodeId> = job.nodes.into_iter().flatten().collect();
-                self.give_back(id, &nodes);
+                self.unassign(id, &nodes);
             }
-            Retry::PutBack => {
+            Retry::Requeue => {
                 self.log.push(format!("put back {id}"));
                 let job = self.jobs.remove(&id).unwrap();
                 let nodes: Vec<NodeId> = job.nodes.into_iter().flatten().collect();
-                self.give_back(id, &nodes);
-                let back = request::put_back(self.requests.get(&id), self.now).unwrap();
+                self.unassign(id, &nodes);
+                let back = request::requeue(self.requests.get(&id), self.now).unwrap();
                 self.write_request(id, back);
-                self.world.release(&job.acceptance.pool, id);
+                self.scheduler.release(&job.acceptance.pool, id);
             }
         }
     }

@@ -7,17 +7,19 @@ use nodeyard_plan::images::availability::{
     ImageAvailability, ImageEvidence, ImageStage, ImageVerdict, MAX_FAILURES, PendingImage,
     availability,
 };
-use nodeyard_plan::images::{Imports, JobState, Market, Origin, Services, StewardReport, Subject};
+use nodeyard_plan::images::{
+    ImageOrigin, Imports, JobState, Services, StewardReport, Subject, ZuulBuildList,
+};
 
 use crate::images::yard::{Yard, formats, provider, time};
 
 const GRACE: Duration = Duration::from_secs(15);
 
 fn report(yard: &Yard) -> StewardReport {
-    StewardReport::new(&yard.picture, &yard.decide().explanation)
+    StewardReport::new(&yard.snapshot, &yard.decide().explanation)
 }
 
-fn judge(reports: &[&StewardReport], since: Option<Timestamp>, now: f64) -> ImageVerdict {
+fn evaluate(reports: &[&StewardReport], since: Option<Timestamp>, now: f64) -> ImageVerdict {
     let provider = provider("one");
     let evidence = ImageEvidence {
         provider: &provider,
@@ -29,7 +31,7 @@ fn judge(reports: &[&StewardReport], since: Option<Timestamp>, now: f64) -> Imag
 }
 
 fn seen(yard: &Yard) -> ImageAvailability {
-    judge(&[&report(yard)], None, yard.now).availability
+    evaluate(&[&report(yard)], None, yard.now).availability
 }
 
 #[track_caller]
@@ -52,7 +54,7 @@ fn reason(yard: &Yard) -> String {
 fn building() -> Yard {
     let mut yard = Yard::new();
     yard.add_build(BuildState::Building, 60.0);
-    yard.picture.building = true;
+    yard.snapshot.building = true;
     yard
 }
 
@@ -73,7 +75,7 @@ fn an_image_with_an_upload_is_ready_whatever_is_reported() {
 #[test]
 fn a_build_comes_with_the_time_that_earlier_ones_took() {
     let mut yard = building();
-    let build = *yard.picture.builds.keys().next().unwrap();
+    let build = *yard.snapshot.builds.keys().next().unwrap();
     let begun = time(yard.now - 60.0);
     let stage = ImageStage::Build {
         build: Some(build),
@@ -83,14 +85,14 @@ fn a_build_comes_with_the_time_that_earlier_ones_took() {
     assert_eq!(pending(&yard).expected(), None);
     for seconds in [10, 300, 200, 900, 250, 240] {
         let took = Duration::from_secs(seconds);
-        yard.picture.durations.add_build(took);
+        yard.snapshot.durations.add_build(took);
     }
     assert_eq!(
         pending(&yard).expected(),
         Some(time(yard.now - 60.0 + 250.0))
     );
     let took = Duration::from_secs(40);
-    yard.picture.durations.add_upload(&provider("one"), took);
+    yard.snapshot.durations.add_upload(&provider("one"), took);
     assert_eq!(
         pending(&yard).expected(),
         Some(time(yard.now - 60.0 + 290.0))
@@ -109,7 +111,7 @@ fn then_its_upload_comes() {
     yard.add_upload(build, "one", UploadState::Uploading, 20.0);
     yard.build(build).uploading.insert(provider("one"));
     let took = Duration::from_secs(30);
-    yard.picture.durations.add_upload(&provider("one"), took);
+    yard.snapshot.durations.add_upload(&provider("one"), took);
     assert_eq!(pending(&yard).stage, stage(Some(time(yard.now - 20.0))));
     assert_eq!(pending(&yard).expected(), Some(time(yard.now + 10.0)));
 }
@@ -122,11 +124,11 @@ fn a_failed_build_is_waited_for_until_it_has_failed_too_often() {
         yard.fail(Subject::Build, build);
         match pending(&yard).stage {
             ImageStage::BuildRetry {
-                failures: told,
+                failures: found_reason,
                 until,
                 reason,
             } => {
-                assert_eq!(told, failures);
+                assert_eq!(found_reason, failures);
                 assert!(until > time(yard.now));
                 assert_eq!(reason, "the cloud is down");
             }
@@ -139,7 +141,7 @@ fn a_failed_build_is_waited_for_until_it_has_failed_too_often() {
         reason(&yard),
         "it failed to build 3 times in a row: the cloud is down"
     );
-    // Somebody asks for another build, or it is time for one.
+    // A build is requested or due.
     yard.request();
     assert!(matches!(pending(&yard).stage, ImageStage::Build { .. }));
 }
@@ -163,24 +165,24 @@ fn a_failed_upload_too_unless_another_build_is_under_way() {
         "it failed to upload to one 3 times in a row: the cloud is down"
     );
     yard.add_build(BuildState::Building, 0.0);
-    yard.picture.building = true;
+    yard.snapshot.building = true;
     assert!(matches!(pending(&yard).stage, ImageStage::Build { .. }));
 }
 
 #[test]
 fn a_paused_image_does_not_come_unless_it_is_there_already() {
     let mut yard = Yard::new();
-    yard.picture.paused = true;
+    yard.snapshot.paused = true;
     assert_eq!(
         reason(&yard),
-        "it is paused; `nodeyard image unpause ubuntu` has it built again"
+        "it is paused; resume with `nodeyard image unpause ubuntu`"
     );
     yard.policy().pause = true;
     assert_eq!(reason(&yard), "it is paused in the configuration");
     yard.add_build(BuildState::Ready, 5.0);
     assert!(matches!(pending(&yard).stage, ImageStage::Upload { .. }));
     let one = provider("one");
-    let takes = yard.picture.providers.get_mut(&one).unwrap();
+    let takes = yard.snapshot.providers.get_mut(&one).unwrap();
     takes.as_mut().unwrap().pause = true;
     assert_eq!(
         reason(&yard),
@@ -191,12 +193,12 @@ fn a_paused_image_does_not_come_unless_it_is_there_already() {
 #[test]
 fn an_image_that_the_builder_does_not_know_does_not_come() {
     let mut yard = Yard::new();
-    yard.picture.providers.insert(provider("one"), None);
+    yard.snapshot.providers.insert(provider("one"), None);
     assert_eq!(
         reason(&yard),
         "the configuration of the builder has no upload of it to one"
     );
-    yard.picture.policy = None;
+    yard.snapshot.policy = None;
     assert_eq!(
         reason(&yard),
         "the configuration of the builder does not have it"
@@ -206,38 +208,38 @@ fn an_image_that_the_builder_does_not_know_does_not_come() {
 #[test]
 fn builders_have_a_moment_to_appear() {
     let mut yard = Yard::new();
-    yard.answered().build = false;
-    let nobody = report(&yard);
+    yard.functions().build = false;
+    let unattended = report(&yard);
     for (reports, reason) in [
-        (&[][..], "no builder looks after it"),
-        (&[&nobody], "no worker answers image-build:ubuntu"),
+        (&[][..], "no builder manages it"),
+        (&[&unattended], "no worker answers image-build:ubuntu"),
     ] {
-        let first = judge(reports, None, 100.0);
+        let first = evaluate(reports, None, 100.0);
         assert!(
             matches!(
                 &first.availability,
-                ImageAvailability::Pending(PendingImage { stage: ImageStage::Worker { reason: told }, .. })
-                    if told == reason
+                ImageAvailability::Pending(PendingImage { stage: ImageStage::Worker { reason: found_reason }, .. })
+                    if found_reason == reason
             ),
             "{first:?}"
         );
         assert_eq!(first.unattended_since, Some(time(100.0)));
         assert_eq!(first.again_at, Some(time(115.0)));
-        let last = judge(reports, first.unattended_since, 115.0);
+        let last = evaluate(reports, first.unattended_since, 115.0);
         let reason = reason.to_owned();
         assert_eq!(last.availability, ImageAvailability::Unavailable { reason });
         assert_eq!(last.unattended_since, Some(time(100.0)));
     }
-    yard.picture.services = Services::Unknown {
+    yard.snapshot.services = Services::Unknown {
         reason: "connection refused".to_owned(),
     };
-    let nobody = report(&yard);
-    let last = judge(&[&nobody], Some(time(100.0)), 115.0);
+    let unattended = report(&yard);
+    let last = evaluate(&[&unattended], Some(time(100.0)), 115.0);
     let reason = "no job server answers: connection refused".to_owned();
     assert_eq!(last.availability, ImageAvailability::Unavailable { reason });
-    // A build under way needs nobody to begin it.
-    let someone = report(&building());
-    let found = judge(&[&nobody, &someone], Some(time(100.0)), 200.0);
+    // A build under way needs no worker to start it.
+    let attended = report(&building());
+    let found = evaluate(&[&unattended, &attended], Some(time(100.0)), 200.0);
     assert!(matches!(found.availability, ImageAvailability::Pending(_)));
     assert_eq!(found.unattended_since, None);
 }
@@ -245,10 +247,10 @@ fn builders_have_a_moment_to_appear() {
 #[test]
 fn the_most_hopeful_of_several_stewards_counts() {
     let mut paused = Yard::new();
-    paused.picture.paused = true;
+    paused.snapshot.paused = true;
     let (paused, building) = (report(&paused), report(&building()));
     for reports in [[&paused, &building], [&building, &paused]] {
-        let found = judge(&reports, None, 100.0).availability;
+        let found = evaluate(&reports, None, 100.0).availability;
         assert!(matches!(found, ImageAvailability::Pending(_)), "{found:?}");
     }
 }
@@ -256,29 +258,29 @@ fn the_most_hopeful_of_several_stewards_counts() {
 #[test]
 fn an_image_of_zuul_comes_as_long_as_zuul_may_have_one() {
     let mut yard = Yard::new();
-    yard.policy().origin = Origin::Imported(Imports {
+    yard.policy().origin = ImageOrigin::Imported(Imports {
         max_age: None,
         disks: formats(&["qcow2"]),
         settings: "these".into(),
     });
-    yard.answered().import = true;
+    yard.functions().import = true;
     assert!(matches!(pending(&yard).stage, ImageStage::Build { .. }));
-    let mut market = Market {
+    let mut zuul_builds = ZuulBuildList {
         asked: Some(time(yard.now)),
         next: Some(time(yard.now + 60.0)),
-        ..Market::default()
+        ..ZuulBuildList::default()
     };
-    yard.picture.market = Some(market.clone());
+    yard.snapshot.zuul_builds = Some(zuul_builds.clone());
     assert_eq!(reason(&yard), "Zuul has no build of it that can be used");
-    market.failures = 2;
-    market.error = Some("timed out".to_owned());
-    yard.picture.market = Some(market.clone());
+    zuul_builds.failures = 2;
+    zuul_builds.error = Some("timed out".to_owned());
+    yard.snapshot.zuul_builds = Some(zuul_builds.clone());
     assert!(matches!(
         pending(&yard).stage,
         ImageStage::BuildRetry { failures: 2, .. }
     ));
-    market.failures = 3;
-    yard.picture.market = Some(market);
+    zuul_builds.failures = 3;
+    yard.snapshot.zuul_builds = Some(zuul_builds);
     assert_eq!(
         reason(&yard),
         "it failed to build 3 times in a row: failed to ask Zuul for builds: timed out"
@@ -288,7 +290,7 @@ fn an_image_of_zuul_comes_as_long_as_zuul_may_have_one() {
 #[test]
 fn a_report_survives_the_store_and_does_not_change_by_itself() {
     let mut yard = building();
-    yard.picture
+    yard.snapshot
         .durations
         .add_build(Duration::from_millis(1500));
     let before = report(&yard);

@@ -2,21 +2,21 @@
 
 use nodeyard_model::BuildState;
 use nodeyard_plan::images::{
-    Action, BadBuild, BuildVerdict, ImportVerdict, Imports, Market, Offer, Origin, Subject,
-    ZuulBuild,
+    Action, BadBuild, BuildVerdict, ImageOrigin, ImportVerdict, Imports, Offer, Subject,
+    ZuulBuildList, ZuulSource,
 };
 
 use crate::images::yard::{Yard, formats, time};
 
 fn yard() -> Yard {
     let mut yard = Yard::new();
-    yard.policy().origin = Origin::Imported(Imports {
+    yard.policy().origin = ImageOrigin::Imported(Imports {
         max_age: None,
         disks: formats(&["qcow2", "raw"]),
         settings: "these".into(),
     });
-    yard.answered().build = false;
-    yard.answered().import = true;
+    yard.functions().build = false;
+    yard.functions().import = true;
     yard
 }
 
@@ -26,15 +26,15 @@ fn offer(yard: &mut Yard, builds: &[&str]) {
         zuul_build: (*uuid).into(),
         end: Some(time(1000.0 + f64::from(place))),
         formats: formats(&["qcow2"]),
-        flaw: None,
+        invalid_reason: None,
     });
     let mut offers: Vec<Offer> = offers.collect();
     offers.reverse();
-    yard.picture.market = Some(Market {
+    yard.snapshot.zuul_builds = Some(ZuulBuildList {
         asked: Some(time(yard.now - 60.0)),
         next: Some(time(yard.now + 60.0)),
         offers,
-        ..Market::default()
+        ..ZuulBuildList::default()
     });
 }
 
@@ -72,14 +72,14 @@ fn zuul_is_asked_first_and_then_now_and_again() {
 fn that_older_builds_were_not_looked_at_is_told_where_it_matters() {
     let mut yard = yard();
     offer(&mut yard, &[]);
-    yard.picture.market.as_mut().unwrap().has_more = true;
-    let told = |yard: &Yard| {
+    yard.snapshot.zuul_builds.as_mut().unwrap().has_more = true;
+    let text_of = |yard: &Yard| {
         let explanation = yard.decide().explanation;
-        explanation.told_at(time(yard.now)).to_string()
+        explanation.display_at(time(yard.now)).to_string()
     };
-    assert!(told(&yard).contains("older ones are not looked at"));
-    yard.picture.market.as_mut().unwrap().has_more = false;
-    assert!(!told(&yard).contains("older ones"));
+    assert!(text_of(&yard).contains("older ones are not checked"));
+    yard.snapshot.zuul_builds.as_mut().unwrap().has_more = false;
+    assert!(!text_of(&yard).contains("older ones"));
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn the_newest_is_imported_once() {
     assert_eq!(yard.actions(), [import("b")]);
     let build = yard.add_build(BuildState::Ready, 0.0);
     let (uuid, end) = ("b".into(), Some(time(1001.0)));
-    yard.build(build).zuul = Some(ZuulBuild { uuid, end });
+    yard.build(build).zuul = Some(ZuulSource { uuid, end });
     assert!(!yard.actions().contains(&import("b")));
     assert!(matches!(verdict(&yard), ImportVerdict::UpToDate { .. }));
     offer(&mut yard, &["c", "b"]);
@@ -103,12 +103,12 @@ fn who_asks_for_a_build_has_zuul_asked_and_gets_what_is_there() {
     offer(&mut yard, &["a"]);
     let build = yard.add_build(BuildState::Ready, 0.0);
     let (uuid, end) = ("a".into(), Some(time(1000.0)));
-    yard.build(build).zuul = Some(ZuulBuild { uuid, end });
+    yard.build(build).zuul = Some(ZuulSource { uuid, end });
     yard.request();
     assert!(yard.actions().contains(&Action::AskZuul));
     assert!(!yard.actions().contains(&import("a")));
-    let order = yard.picture.request.unwrap().order;
-    yard.picture.market.as_mut().unwrap().request = Some(order);
+    let order = yard.snapshot.request.unwrap().order;
+    yard.snapshot.zuul_builds.as_mut().unwrap().request = Some(order);
     assert!(yard.actions().contains(&import("a")));
     // It was begun after the request, so the request is served.
     let again = yard.add_build(BuildState::Ready, 0.0);
@@ -122,12 +122,12 @@ fn a_store_whose_clock_is_ahead_does_not_have_zuul_asked_again_and_again() {
     let mut yard = yard();
     offer(&mut yard, &["a"]);
     yard.request();
-    let request = yard.picture.request.as_mut().unwrap();
+    let request = yard.snapshot.request.as_mut().unwrap();
     request.made = time(yard.now + 3600.0);
     let order = request.order;
-    let market = yard.picture.market.as_mut().unwrap();
-    market.request = Some(order);
-    market.asked = Some(time(yard.now));
+    let zuul_builds = yard.snapshot.zuul_builds.as_mut().unwrap();
+    zuul_builds.request = Some(order);
+    zuul_builds.asked = Some(time(yard.now));
     assert_eq!(yard.actions(), [import("a")]);
     // Nor is what has failed for this request tried for it once more.
     let failed = yard.add_build(BuildState::Failed, 0.0);
@@ -140,28 +140,28 @@ fn a_store_whose_clock_is_ahead_does_not_have_zuul_asked_again_and_again() {
         order: yard.build(failed).order,
         under: formats(&[]),
     };
-    let market = yard.picture.market.as_mut().unwrap();
-    market.bad.insert("a".into(), bad);
+    let zuul_builds = yard.snapshot.zuul_builds.as_mut().unwrap();
+    zuul_builds.bad.insert("a".into(), bad);
     assert!(!yard.actions().contains(&import("a")));
     yard.request();
-    let order = yard.picture.request.unwrap().order;
-    yard.picture.market.as_mut().unwrap().request = Some(order);
+    let order = yard.snapshot.request.unwrap().order;
+    yard.snapshot.zuul_builds.as_mut().unwrap().request = Some(order);
     assert!(yard.actions().contains(&import("a")));
 }
 
 #[test]
-fn while_somebody_asks_nobody_else_does() {
+fn only_one_steward_queries_zuul_at_a_time() {
     let mut yard = yard();
     offer(&mut yard, &[]);
     let until = yard.now + 30.0;
-    let market = yard.picture.market.as_mut().unwrap();
-    (market.next, market.asking) = (None, Some(time(until)));
+    let zuul_builds = yard.snapshot.zuul_builds.as_mut().unwrap();
+    (zuul_builds.next, zuul_builds.asking) = (None, Some(time(until)));
     assert_eq!(yard.actions(), []);
     assert_eq!(yard.decide().explanation.again_at, Some(time(until)));
     yard.request();
     assert_eq!(yard.actions(), []);
     assert_eq!(verdict(&yard), ImportVerdict::Asks);
-    // Whoever asked is gone.
+    // The steward of the last query has died.
     yard.now = until;
     assert_eq!(yard.actions(), [Action::AskZuul]);
 }
@@ -170,16 +170,16 @@ fn while_somebody_asks_nobody_else_does() {
 fn pauses_failures_and_missing_workers_hold_it_back() {
     let mut yard = yard();
     offer(&mut yard, &["a"]);
-    yard.answered().import = false;
+    yard.functions().import = false;
     assert_eq!(yard.actions(), []);
     assert!(matches!(verdict(&yard), ImportVerdict::Waits { .. }));
-    yard.answered().import = true;
+    yard.functions().import = true;
     let build = yard.add_build(BuildState::Failed, 0.0);
     yard.fail(Subject::Build, build);
     assert!(!yard.actions().contains(&import("a")));
-    yard.picture.setbacks.clear();
+    yard.snapshot.backoffs.clear();
     assert!(yard.actions().contains(&import("a")));
-    yard.picture.paused = true;
+    yard.snapshot.paused = true;
     assert!(!yard.actions().contains(&import("a")));
     assert!(!yard.actions().contains(&Action::AskZuul));
 }
@@ -188,23 +188,23 @@ fn pauses_failures_and_missing_workers_hold_it_back() {
 fn what_zuul_said_is_told_while_a_build_is_fetched() {
     let mut yard = yard();
     offer(&mut yard, &["b", "a"]);
-    let market = yard.picture.market.as_mut().unwrap();
-    market.error = Some("status 502".to_owned());
-    market.offers[0].formats = formats(&["tar"]);
+    let zuul_builds = yard.snapshot.zuul_builds.as_mut().unwrap();
+    zuul_builds.error = Some("status 502".to_owned());
+    zuul_builds.offers[0].formats = formats(&["tar"]);
     let build = yard.add_build(BuildState::Building, 30.0);
     let (uuid, end) = ("a".into(), Some(time(1000.0)));
-    yard.build(build).zuul = Some(ZuulBuild { uuid, end });
-    yard.picture.building = true;
+    yard.build(build).zuul = Some(ZuulSource { uuid, end });
+    yard.snapshot.building = true;
     assert_eq!(yard.actions(), []);
     let text = yard
         .decide()
         .explanation
-        .told_at(time(yard.now))
+        .display_at(time(yard.now))
         .to_string();
     let expected = format!(
-        "  next build: under way as {build} for 30 s, fetched from Zuul's a; asked 1 min ago\n    \
-         Zuul did not answer the last time: status 502\n    \
-         Zuul's b is passed over: it has no artifact for qcow2\n"
+        "  next build: under way as {build} for 30 s, fetched from Zuul's a; queried 1 min ago\n    \
+         the last query failed: status 502\n    \
+         Zuul's b is rejected: it has no artifact for qcow2\n"
     );
     assert!(text.contains(&expected), "{text}");
 }

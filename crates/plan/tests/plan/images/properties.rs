@@ -1,10 +1,10 @@
-//! What holds whatever the yard looks like.
+//! Invariants of image decisions in random states.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use nodeyard_model::{BuildId, BuildState, UploadState};
-use nodeyard_plan::canary::{CanaryPolicy, Ended, Trial};
+use nodeyard_plan::canary::{CanaryPolicy, Trial, TrialOutcome};
 use nodeyard_plan::images::Action;
 use proptest::prelude::*;
 
@@ -26,19 +26,19 @@ fn upload_state() -> impl Strategy<Value = UploadState> {
     prop::sample::select(UploadState::ALL)
 }
 
-/// Of a build that nobody has tried, or whose trial goes on, or has ended in any way.
+/// The trials of a build: none, running, or ended with any outcome.
 fn trial() -> impl Strategy<Value = Option<Trial>> {
     let at = time(1.0);
-    let taken_back = |passed| Ended::TakenBack {
+    let rolled_back = |passed| TrialOutcome::RolledBack {
         at,
         reason: "x".to_owned(),
         passed,
     };
     let ended = prop::sample::select(vec![
         None,
-        Some(Ended::Passed { at }),
-        Some(taken_back(None)),
-        Some(taken_back(Some(at))),
+        Some(TrialOutcome::Passed { at }),
+        Some(rolled_back(None)),
+        Some(rolled_back(Some(at))),
     ]);
     let trial = (0..3u32, 0..3u32, ended).prop_map(|(succeeded, failed, ended)| Trial {
         succeeded,
@@ -76,27 +76,27 @@ fn yards() -> impl Strategy<Value = Yard> {
             |(builds, retention, asked, paused, drops, takes_two, building, canary)| {
                 let mut yard = Yard::new();
                 yard.policy().canary = canary.0;
-                yard.picture.canary.pinned = canary.1.map(BuildId::from_u128);
+                yard.snapshot.canary.pinned = canary.1.map(BuildId::from_u128);
                 yard.pace.linger = Duration::ZERO;
                 yard.policy().retention = NonZeroUsize::new(retention).unwrap();
                 yard.policy().delete_after_upload = drops;
-                yard.picture.paused = paused;
+                yard.snapshot.paused = paused;
                 match takes_two {
                     Some(true) => {}
                     Some(false) => {
-                        yard.picture.providers.insert(provider("two"), None);
+                        yard.snapshot.providers.insert(provider("two"), None);
                     }
-                    None => yard.picture.policy = None,
+                    None => yard.snapshot.policy = None,
                 }
                 for (state, age, uploads, held, trial) in builds {
                     let id = yard.add_build(state, f64::from(age) * DAY / 50.0);
-                    yard.picture
+                    yard.snapshot
                         .canary
                         .trials
                         .extend(trial.map(|trial| (id, trial)));
                     if !held {
-                        yard.answered().upload.remove(&id);
-                        yard.answered().delete.remove(&id);
+                        yard.functions().upload.remove(&id);
+                        yard.functions().delete.remove(&id);
                     }
                     for (to, state, age, locked) in uploads {
                         let name = PROVIDERS[to];
@@ -110,7 +110,7 @@ fn yards() -> impl Strategy<Value = Yard> {
                 if asked {
                     yard.request();
                 }
-                yard.picture.building = building;
+                yard.snapshot.building = building;
                 yard
             },
         )
@@ -118,10 +118,10 @@ fn yards() -> impl Strategy<Value = Yard> {
 
 /// No action takes away what nodes of a provider boot from.
 fn keeps_what_is_used(yard: &Yard, action: &Action) {
-    if yard.picture.policy.is_none() {
+    if yard.snapshot.policy.is_none() {
         return;
     }
-    for (name, takes) in &yard.picture.providers {
+    for (name, takes) in &yard.snapshot.providers {
         if takes.is_none() {
             continue;
         }
@@ -147,12 +147,12 @@ proptest! {
             let builds = plan.actions.iter().filter(|action| {
                 matches!(action, Action::Build { .. } | Action::ResumeBuild { .. })
             });
-            prop_assert!(builds.count() <= usize::from(!yard.picture.building), "two builds at once");
+            prop_assert!(builds.count() <= usize::from(!yard.snapshot.building), "two builds at once");
             if plan.actions.is_empty() {
                 break;
             }
             for action in &plan.actions {
-                // As a steward does: the picture is drawn again for each.
+                // As a steward does: the state is read again for each.
                 if !yard.actions().contains(action) {
                     continue;
                 }
@@ -165,8 +165,8 @@ proptest! {
                 yard.carry_out(action, works);
             }
             // Failures are waited for, but nothing gets old meanwhile.
-            for setback in yard.picture.setbacks.values_mut() {
-                setback.at = crate::images::yard::time(0.0);
+            for backoff in yard.snapshot.backoffs.values_mut() {
+                backoff.at = crate::images::yard::time(0.0);
             }
         }
         ends_as_it_should(&yard);
@@ -175,22 +175,22 @@ proptest! {
     #[test]
     fn a_decision_has_a_word_on_everything(yard in yards()) {
         let explanation = yard.decide().explanation;
-        prop_assert_eq!(explanation.builds.len(), yard.picture.builds.len());
-        let uploads: usize = yard.picture.builds.values().map(|build| build.uploads.len()).sum();
+        prop_assert_eq!(explanation.builds.len(), yard.snapshot.builds.len());
+        let uploads: usize = yard.snapshot.builds.values().map(|build| build.uploads.len()).sum();
         prop_assert_eq!(explanation.uploads.len(), uploads);
-        let text = explanation.told_at(crate::images::yard::time(yard.now)).to_string();
+        let text = explanation.display_at(crate::images::yard::time(yard.now)).to_string();
         prop_assert!(text.lines().count() >= 2);
     }
 }
 
 /// Where the work has ended, everything is as the configuration wants it.
 fn ends_as_it_should(yard: &Yard) {
-    let picture = &yard.picture;
+    let snapshot = &yard.snapshot;
     let ready = || {
-        let builds = picture.builds.values();
+        let builds = snapshot.builds.values();
         builds.filter(|build| build.state == BuildState::Ready)
     };
-    for build in picture.builds.values() {
+    for build in snapshot.builds.values() {
         for ((to, _), upload) in &build.uploads {
             let theirs = *to == provider("gone");
             let is_left = theirs || upload.locked || upload.state == UploadState::Ready;
@@ -199,25 +199,25 @@ fn ends_as_it_should(yard: &Yard) {
         let pinned = build.uploads.iter().any(|((to, _), upload)| {
             *to == provider("gone") || upload.locked || upload.state == UploadState::Ready
         });
-        let is_left = pinned || build.state == BuildState::Ready || picture.building;
+        let is_left = pinned || build.state == BuildState::Ready || snapshot.building;
         assert!(is_left, "{build:?}");
     }
-    let Some(policy) = &picture.policy else {
+    let Some(policy) = &snapshot.policy else {
         return;
     };
-    let may_build = !picture.building && !picture.paused;
+    let may_build = !snapshot.building && !snapshot.paused;
     if may_build {
         let newest = ready().max_by_key(|build| build.since).unwrap();
         assert!(newest.order > 0);
-        assert!(picture.request.is_none());
+        assert!(snapshot.request.is_none());
     }
     // More stay only where uploads do, by a person's wish, or as the newest.
     let bare = ready().filter(|build| build.uploads.is_empty());
     assert!(bare.count() <= policy.retention.get() + 2);
-    let taken_back = picture.builds.iter().filter(|(id, build)| {
-        let canary = &picture.canary;
-        let spared = canary.pinned == Some(**id) || !canary.is_taken_back(**id);
+    let rolled_back = snapshot.builds.iter().filter(|(id, build)| {
+        let canary = &snapshot.canary;
+        let spared = canary.pinned == Some(**id) || !canary.is_rolled_back(**id);
         build.state == BuildState::Ready && build.uploads.is_empty() && !spared
     });
-    assert!(taken_back.count() <= 1);
+    assert!(rolled_back.count() <= 1);
 }

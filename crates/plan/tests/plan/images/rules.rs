@@ -4,8 +4,8 @@ use std::num::NonZeroUsize;
 
 use nodeyard_model::{BuildState, UploadState};
 use nodeyard_plan::images::{
-    Action, BuildVerdict, Fate, RemovalReason, Services, Subject, UploadVerdict, Wait, WhyBuild,
-    WhyPaused,
+    Action, BuildVerdict, RemovalReason, RetentionVerdict, Services, Subject, UploadVerdict,
+    WaitReason, WhyBuild, WhyPaused,
 };
 
 use crate::images::yard::{DAY, Yard, formats, provider, takes, time};
@@ -26,8 +26,8 @@ fn settled() -> Yard {
     yard
 }
 
-fn fate_of_upload(yard: &Yard, index: usize) -> Fate {
-    yard.decide().explanation.uploads[index].fate.clone()
+fn verdict_of_upload(yard: &Yard, index: usize) -> RetentionVerdict {
+    yard.decide().explanation.uploads[index].verdict.clone()
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn a_missing_format_means_a_build_unless_it_was_asked_for_and_not_made() {
             formats: asked.clone()
         }]
     );
-    let build = *yard.picture.builds.keys().next().unwrap();
+    let build = *yard.snapshot.builds.keys().next().unwrap();
     yard.build(build).asked = asked;
     assert_eq!(yard.actions(), []);
 }
@@ -86,10 +86,10 @@ fn one_build_serves_the_schedule_and_the_request() {
 fn a_request_during_a_build_asks_for_the_next_one() {
     let mut yard = Yard::new();
     let build = yard.add_build(BuildState::Building, 10.0);
-    yard.picture.building = true;
+    yard.snapshot.building = true;
     yard.request();
     assert_eq!(yard.actions(), []);
-    yard.picture.building = false;
+    yard.snapshot.building = false;
     yard.carry_out(&Action::ResumeBuild { build }, true);
     assert!(yard.actions().contains(&build_action()));
 }
@@ -102,7 +102,7 @@ fn a_pause_stops_builds_and_nothing_else() {
         yard.request();
         match by {
             WhyPaused::Configuration => yard.policy().pause = true,
-            WhyPaused::Person => yard.picture.paused = true,
+            WhyPaused::Person => yard.snapshot.paused = true,
         }
         let plan = yard.decide();
         assert_eq!(plan.explanation.build, BuildVerdict::Paused { by });
@@ -115,7 +115,7 @@ fn a_pause_stops_builds_and_nothing_else() {
 }
 
 #[test]
-fn an_image_that_nobody_takes_is_not_built() {
+fn an_image_without_providers_is_not_built() {
     let mut yard = Yard::new();
     yard.policy().formats.clear();
     let plan = yard.decide();
@@ -133,13 +133,13 @@ fn a_failed_build_is_tried_again_later_and_later_or_when_asked() {
         let plan = yard.decide();
         assert!(!plan.actions.contains(&build_action()));
         let BuildVerdict::Waits {
-            wait: Wait::BackOff { until: told, .. },
+            wait: WaitReason::BackOff { until: text_of, .. },
             ..
         } = plan.explanation.build
         else {
             panic!("{:?}", plan.explanation.build);
         };
-        assert_eq!(told, time(until));
+        assert_eq!(text_of, time(until));
         yard.now = until;
         assert!(yard.actions().contains(&build_action()));
     }
@@ -162,22 +162,22 @@ fn a_failed_build_is_tried_again_later_and_later_or_when_asked() {
 #[test]
 fn without_a_worker_or_a_job_server_builds_wait_and_say_so() {
     let mut yard = Yard::new();
-    yard.answered().build = false;
+    yard.functions().build = false;
     let why = WhyBuild::None;
     let function = "image-build:ubuntu".to_owned();
-    let wait = Wait::Worker { function };
+    let wait = WaitReason::Worker { function };
     let expected = BuildVerdict::Waits {
         why: why.clone(),
         wait,
     };
     assert_eq!(yard.decide().explanation.build, expected);
     let reason = "connection refused".to_owned();
-    yard.picture.services = Services::Unknown {
+    yard.snapshot.services = Services::Unknown {
         reason: reason.clone(),
     };
     let plan = yard.decide();
     assert_eq!(plan.actions, []);
-    let wait = Wait::JobServer { reason };
+    let wait = WaitReason::JobServer { reason };
     assert_eq!(plan.explanation.build, BuildVerdict::Waits { why, wait });
 }
 
@@ -186,9 +186,9 @@ fn a_build_without_a_steward_is_settled_before_another_begins() {
     let mut yard = Yard::new();
     let build = yard.add_build(BuildState::Building, 10.0);
     assert_eq!(yard.actions(), [Action::ResumeBuild { build }]);
-    yard.picture.policy = None;
+    yard.snapshot.policy = None;
     assert_eq!(yard.actions(), [Action::ResumeBuild { build }]);
-    yard.picture.building = true;
+    yard.snapshot.building = true;
     assert_eq!(yard.actions(), []);
 }
 
@@ -208,9 +208,9 @@ fn only_the_newest_build_is_uploaded() {
 #[test]
 fn an_upload_waits_for_its_pause_its_holder_and_its_failures() {
     let mut yard = settled();
-    let build = *yard.picture.builds.keys().next().unwrap();
+    let build = *yard.snapshot.builds.keys().next().unwrap();
     yard.build(build).uploads.clear();
-    yard.picture.providers.insert(
+    yard.snapshot.providers.insert(
         provider("two"),
         takes(None).map(|mut takes| {
             takes.pause = true;
@@ -227,22 +227,22 @@ fn an_upload_waits_for_its_pause_its_holder_and_its_failures() {
     assert!(!yard.actions().contains(&upload));
     yard.now += 1.0;
     assert!(yard.actions().contains(&upload));
-    yard.answered().upload.clear();
+    yard.functions().upload.clear();
     let plan = yard.decide();
     assert!(!plan.actions.contains(&upload));
     let function = format!("image-upload:{build}");
-    let told = plan.explanation.told_at(time(yard.now)).to_string();
+    let text_of = plan.explanation.display_at(time(yard.now)).to_string();
     assert!(
-        told.contains(&format!(
+        text_of.contains(&format!(
             "no worker answers {function}; start the builder that has its files"
         )),
-        "{told}"
+        "{text_of}"
     );
     assert_eq!(
         plan.explanation.providers[0].verdict,
         UploadVerdict::Waits {
             build,
-            wait: Wait::Worker { function }
+            wait: WaitReason::Worker { function }
         }
     );
     assert_eq!(plan.explanation.providers[1].verdict, UploadVerdict::Paused);
@@ -251,7 +251,7 @@ fn an_upload_waits_for_its_pause_its_holder_and_its_failures() {
 #[test]
 fn a_new_build_is_uploaded_at_once_although_the_last_one_failed() {
     let mut yard = settled();
-    let build = *yard.picture.builds.keys().next().unwrap();
+    let build = *yard.snapshot.builds.keys().next().unwrap();
     let subject = Subject::Upload {
         provider: provider("one"),
     };
@@ -267,7 +267,7 @@ fn a_new_build_is_uploaded_at_once_although_the_last_one_failed() {
 #[test]
 fn an_upload_without_a_steward_is_settled_before_another_begins() {
     let mut yard = settled();
-    let build = *yard.picture.builds.keys().next().unwrap();
+    let build = *yard.snapshot.builds.keys().next().unwrap();
     yard.build(build).uploads.clear();
     yard.add_upload(build, "two", UploadState::Ready, 1.0);
     let lost = yard.add_upload(build, "one", UploadState::Uploading, 1.0);
@@ -316,7 +316,10 @@ fn old_uploads_stay_while_new_ones_fail() {
         .builds
         .iter()
         .find(|report| report.build == old);
-    assert_eq!(report.unwrap().fate, Fate::Pinned { by: vec![used] });
+    assert_eq!(
+        report.unwrap().verdict,
+        RetentionVerdict::Pinned { by: vec![used] }
+    );
 }
 
 #[test]
@@ -326,7 +329,10 @@ fn failed_builds_and_uploads_are_shown_for_a_while_and_then_removed() {
     let plan = yard.decide();
     assert_eq!(plan.actions, []);
     let until = time(yard.now + 30.0);
-    assert_eq!(plan.explanation.builds[0].fate, Fate::Lingers { until });
+    assert_eq!(
+        plan.explanation.builds[0].verdict,
+        RetentionVerdict::Lingers { until }
+    );
     assert_eq!(plan.explanation.again_at, Some(until));
     yard.now += 30.0;
     assert_eq!(yard.actions(), [Action::RemoveBuild { build: failed }]);
@@ -335,7 +341,7 @@ fn failed_builds_and_uploads_are_shown_for_a_while_and_then_removed() {
 #[test]
 fn a_build_that_is_to_be_deleted_goes_with_its_uploads() {
     let mut yard = settled();
-    let build = *yard.picture.builds.keys().next().unwrap();
+    let build = *yard.snapshot.builds.keys().next().unwrap();
     yard.build(build).state = BuildState::Deleting;
     let uploads: Vec<Action> = yard.actions();
     let removed = uploads
@@ -346,25 +352,25 @@ fn a_build_that_is_to_be_deleted_goes_with_its_uploads() {
 }
 
 #[test]
-fn files_go_before_a_slow_cloud_has_let_go() {
+fn files_are_deleted_before_a_slow_cloud_has_deleted_its_image() {
     let mut yard = settled();
     let old = yard.add_build(BuildState::Failed, 100.0);
-    yard.answered().delete.insert(old);
+    yard.functions().delete.insert(old);
     let slow = yard.add_upload(old, "one", UploadState::Deleting, 10.0);
     yard.fail(Subject::RemoveUpload(slow), old);
     let remove = Action::RemoveBuild { build: old };
     assert_eq!(yard.actions(), std::slice::from_ref(&remove));
     yard.carry_out(&remove, true);
     assert_eq!(yard.actions(), []);
-    let fates = yard.decide().explanation.builds;
-    let fate = &fates
+    let verdicts = yard.decide().explanation.builds;
+    let verdict = &verdicts
         .iter()
         .find(|report| report.build == old)
         .unwrap()
-        .fate;
+        .verdict;
     assert_eq!(
-        *fate,
-        Fate::UploadsFirst {
+        *verdict,
+        RetentionVerdict::UploadsFirst {
             why: RemovalReason::Deleting
         }
     );
@@ -373,8 +379,8 @@ fn files_go_before_a_slow_cloud_has_let_go() {
 #[test]
 fn an_image_that_left_the_configuration_goes_everywhere() {
     let mut yard = settled();
-    yard.picture.policy = None;
-    yard.picture
+    yard.snapshot.policy = None;
+    yard.snapshot
         .providers
         .values_mut()
         .for_each(|takes| *takes = None);
@@ -385,52 +391,61 @@ fn an_image_that_left_the_configuration_goes_everywhere() {
             yard.carry_out(action, true);
         }
     }
-    assert!(yard.picture.builds.is_empty());
+    assert!(yard.snapshot.builds.is_empty());
     assert_eq!(yard.actions(), []);
 }
 
 #[test]
 fn a_provider_that_left_the_configuration_is_left_alone_and_pins_the_build() {
     let mut yard = settled();
-    yard.picture.policy = None;
-    yard.picture.providers.remove(&provider("two"));
+    yard.snapshot.policy = None;
+    yard.snapshot.providers.remove(&provider("two"));
     let actions = yard.actions();
     assert_eq!(actions.len(), 1);
     yard.carry_out(&actions[0], true);
     assert_eq!(yard.actions(), []);
     let explanation = yard.decide().explanation;
-    assert_eq!(explanation.uploads[0].fate, Fate::NotOurs);
-    assert!(matches!(explanation.builds[0].fate, Fate::Pinned { .. }));
-    let text = explanation.told_at(time(yard.now)).to_string();
+    assert_eq!(explanation.uploads[0].verdict, RetentionVerdict::NotOurs);
+    assert!(matches!(
+        explanation.builds[0].verdict,
+        RetentionVerdict::Pinned { .. }
+    ));
+    let text = explanation.display_at(time(yard.now)).to_string();
     assert!(text.contains("nodepool erase"), "{text}");
 }
 
 #[test]
 fn a_provider_that_no_longer_takes_the_image_loses_it() {
     let mut yard = settled();
-    yard.picture.providers.insert(provider("two"), None);
+    yard.snapshot.providers.insert(provider("two"), None);
     let why = RemovalReason::NotTaken;
-    assert_eq!(fate_of_upload(&yard, 1), Fate::Removed { why });
+    assert_eq!(
+        verdict_of_upload(&yard, 1),
+        RetentionVerdict::Removed { why }
+    );
     assert_eq!(yard.actions().len(), 1);
 }
 
 #[test]
-fn what_nobody_can_delete_waits() {
+fn a_deletion_without_a_worker_waits() {
     let mut yard = settled();
-    yard.picture.policy = None;
-    yard.answered().upload_delete.clear();
+    yard.snapshot.policy = None;
+    yard.functions().upload_delete.clear();
     assert_eq!(yard.actions(), []);
     let function = "upload-delete:one".to_owned();
     let why = RemovalReason::ImageGone;
-    let wait = Wait::Worker { function };
-    assert_eq!(fate_of_upload(&yard, 0), Fate::Waits { why, wait });
+    let wait = WaitReason::Worker { function };
+    assert_eq!(
+        verdict_of_upload(&yard, 0),
+        RetentionVerdict::Waits { why, wait }
+    );
 }
 
 #[test]
-fn what_somebody_works_on_is_left_to_them() {
+fn what_is_locked_is_not_touched() {
     let mut yard = settled();
-    yard.picture.policy = None;
-    let build = *yard.picture.builds.keys().next().unwrap();
+    yard.snapshot.policy = None;
+    let build = *yard.snapshot.builds.keys().next().unwrap();
     let uploads = &mut yard.build(build).uploads;
     uploads.values_mut().for_each(|upload| upload.locked = true);
     assert_eq!(yard.actions(), []);
@@ -450,7 +465,7 @@ fn records_that_cannot_be_read_pin_the_build() {
 #[test]
 fn files_go_after_the_upload_by_format() {
     let mut yard = settled();
-    let build = *yard.picture.builds.keys().next().unwrap();
+    let build = *yard.snapshot.builds.keys().next().unwrap();
     yard.policy().delete_after_upload = true;
     yard.policy().keep_formats = formats(&["vhd"]);
     yard.build(build).formats = ["qcow2", "raw", "vhd"].into_iter().collect();
@@ -468,7 +483,7 @@ fn files_go_after_the_upload_by_format() {
 
     // A provider that has no upload yet keeps the file of its format.
     yard.build(build).dropped = formats(&["vmdk"]);
-    yard.picture.providers.insert(
+    yard.snapshot.providers.insert(
         provider("three"),
         takes(Some("raw")).map(|mut takes| {
             takes.pause = true;
@@ -482,7 +497,7 @@ fn files_go_after_the_upload_by_format() {
             takes.pause = true;
             takes
         });
-        yard.picture.providers.insert(provider("three"), waits);
+        yard.snapshot.providers.insert(provider("three"), waits);
         assert_eq!(yard.actions(), []);
     }
 }
@@ -500,7 +515,7 @@ fn the_explanation_is_readable_and_travels_as_json() {
         build,
     );
     let explanation = yard.decide().explanation;
-    let text = explanation.told_at(time(yard.now)).to_string();
+    let text = explanation.display_at(time(yard.now)).to_string();
     assert_eq!(
         text,
         "\
@@ -513,10 +528,10 @@ time in a row and is tried again in 1 min: the cloud is down
 again in 1 min: the cloud is down
   build 00000000000000000000000000000001, ready for 2 d 1 h: kept as number 1 of the 2 newest
   upload 0000000001 of 00000000000000000000000000000001 to one, ready for 2 d: kept as number 1 of the 2 newest
-  time alone changes something in 1 min
+  next scheduled change in 1 min
 "
     );
     let json = serde_json::to_string(&explanation).unwrap();
-    let back: nodeyard_plan::images::Explanation = serde_json::from_str(&json).unwrap();
+    let back: nodeyard_plan::images::ImageExplanation = serde_json::from_str(&json).unwrap();
     assert_eq!(back, explanation);
 }

@@ -1,10 +1,10 @@
-//! What is kept while builds are on trial, taken back or pinned.
+//! Retention while builds are on trial, rolled back or pinned.
 
 use std::num::NonZeroUsize;
 
 use nodeyard_model::{BuildId, BuildState, UploadState};
-use nodeyard_plan::canary::{CanaryPolicy, Ended, Launch, Trial, Uploaded, WhyUsed};
-use nodeyard_plan::images::{Action, Fate, RemovalReason, WhyKept};
+use nodeyard_plan::canary::{CanaryLaunch, CanaryPolicy, Trial, TrialOutcome, Uploaded, WhyUsed};
+use nodeyard_plan::images::{Action, RemovalReason, RetentionVerdict, WhyKept};
 use proptest::prelude::*;
 
 use crate::images::yard::{Yard, provider, time};
@@ -35,7 +35,7 @@ fn arrives(yard: &mut Yard) -> BuildId {
 
 /// All that there are, the newest first.
 fn builds(yard: &Yard) -> Vec<BuildId> {
-    yard.picture.builds.keys().rev().copied().collect()
+    yard.snapshot.builds.keys().rev().copied().collect()
 }
 
 fn launch(yard: &mut Yard, build: BuildId, works: bool) {
@@ -45,8 +45,8 @@ fn launch(yard: &mut Yard, build: BuildId, works: bool) {
         here: &builds,
     };
     let failure = (!works).then_some("no ssh");
-    let (launch, now) = (Launch { build, failure }, time(yard.now));
-    yard.picture.canary.record(launch, uploaded, &POLICY, now);
+    let (launch, now) = (CanaryLaunch { build, failure }, time(yard.now));
+    yard.snapshot.canary.record(launch, uploaded, &POLICY, now);
 }
 
 fn passes(yard: &mut Yard, build: BuildId) {
@@ -59,7 +59,7 @@ fn fails(yard: &mut Yard, build: BuildId) {
     for _ in 0..2 {
         launch(yard, build, false);
     }
-    assert!(yard.picture.canary.is_taken_back(build));
+    assert!(yard.snapshot.canary.is_rolled_back(build));
 }
 
 /// Does all there is to do.
@@ -71,14 +71,17 @@ fn settle(yard: &mut Yard) {
     }
 }
 
-fn fate(yard: &Yard, build: BuildId) -> Fate {
+fn verdict(yard: &Yard, build: BuildId) -> RetentionVerdict {
     let reports = yard.decide().explanation.builds;
     let mut reports = reports.into_iter();
-    reports.find(|report| report.build == build).unwrap().fate
+    reports
+        .find(|report| report.build == build)
+        .unwrap()
+        .verdict
 }
 
 fn used(yard: &Yard) -> (BuildId, Option<BuildId>) {
-    let launches = yard.picture.launches(&provider("one")).unwrap();
+    let launches = yard.snapshot.launches(&provider("one")).unwrap();
     (launches.build, launches.trial.map(|trial| trial.build))
 }
 
@@ -95,10 +98,10 @@ fn the_proven_build_outlives_those_that_fail_whatever_the_retention() {
             fails(&mut yard, bad);
             settle(&mut yard);
             assert_eq!(used(&yard), (good, None));
-            // The last one that was taken back says what was made last.
+            // The last rolled-back build is the record of the last build.
             assert_eq!(builds(&yard), [bad, good]);
             let why = WhyKept::Newest;
-            assert_eq!(fate(&yard, bad), Fate::KeptAnyway { why });
+            assert_eq!(verdict(&yard, bad), RetentionVerdict::KeptAnyway { why });
         }
         let better = arrives(&mut yard);
         passes(&mut yard, better);
@@ -110,7 +113,7 @@ fn the_proven_build_outlives_those_that_fail_whatever_the_retention() {
 }
 
 #[test]
-fn what_was_taken_back_goes_with_the_next_build() {
+fn a_rolled_back_build_is_removed_after_the_next_build() {
     let mut yard = yard(2);
     let good = arrives(&mut yard);
     passes(&mut yard, good);
@@ -119,16 +122,19 @@ fn what_was_taken_back_goes_with_the_next_build() {
     arrives(&mut yard);
     let reports = yard.decide().explanation.uploads;
     let mut of_bad = reports.iter().filter(|report| report.upload.build == bad);
-    let why = RemovalReason::TakenBack;
-    assert!(of_bad.all(|report| report.fate == Fate::Removed { why }));
-    assert_eq!(fate(&yard, good), Fate::Kept { rank: 2, of: 2 });
+    let why = RemovalReason::RolledBack;
+    assert!(of_bad.all(|report| report.verdict == RetentionVerdict::Removed { why }));
+    assert_eq!(
+        verdict(&yard, good),
+        RetentionVerdict::Kept { rank: 2, of: 2 }
+    );
 }
 
 #[test]
 fn a_pinned_build_is_kept_over_any_retention() {
     let mut yard = yard(1);
     let pinned = arrives(&mut yard);
-    yard.picture.canary.pinned = Some(pinned);
+    yard.snapshot.canary.pinned = Some(pinned);
     for _ in 0..4 {
         let newest = arrives(&mut yard);
         settle(&mut yard);
@@ -136,11 +142,11 @@ fn a_pinned_build_is_kept_over_any_retention() {
         assert_eq!(used(&yard), (pinned, None));
     }
     let why = WhyKept::Pinned;
-    assert_eq!(fate(&yard, pinned), Fate::KeptAnyway { why });
+    assert_eq!(verdict(&yard, pinned), RetentionVerdict::KeptAnyway { why });
 }
 
 #[test]
-fn where_only_a_build_that_was_taken_back_has_come_it_is_kept() {
+fn a_rolled_back_build_is_kept_where_there_is_no_other() {
     let mut yard = yard(1);
     let good = arrives(&mut yard);
     passes(&mut yard, good);
@@ -148,13 +154,13 @@ fn where_only_a_build_that_was_taken_back_has_come_it_is_kept() {
     yard.build(good)
         .uploads
         .retain(|(to, _), _| *to == provider("one"));
-    yard.picture
+    yard.snapshot
         .canary
-        .take_back(bad, "somebody said so", time(yard.now));
+        .roll_back(bad, "an operator said so", time(yard.now));
     let newest = yard.add_build(BuildState::Ready, 0.0);
-    yard.answered().upload.remove(&newest);
+    yard.functions().upload.remove(&newest);
     settle(&mut yard);
-    let two = yard.picture.launches(&provider("two")).unwrap();
+    let two = yard.snapshot.launches(&provider("two")).unwrap();
     assert_eq!((two.build, two.why), (bad, WhyUsed::NothingElse));
     assert_eq!(used(&yard), (good, None));
     // The upload stays where it is used, and only there.
@@ -172,25 +178,25 @@ fn launches_trials_and_remedies_are_told() {
     fails(&mut yard, bad);
     let tried = arrives(&mut yard);
     launch(&mut yard, tried, true);
-    let told = |yard: &Yard| {
+    let text_of = |yard: &Yard| {
         let explanation = yard.decide().explanation;
-        explanation.told_at(time(yard.now)).to_string()
+        explanation.display_at(time(yard.now)).to_string()
     };
-    let text = told(&yard);
+    let text = text_of(&yard);
     for part in [
         format!(
-            "    launches there use {good}, the newest that has proved itself; 30 in a hundred try {tried}\n"
+            "    launches there use {good}, the newest that passed its trial; 30 % of them try {tried}\n"
         ),
         format!("  build {tried} is on trial: 1 of 2 launches have succeeded, 0 failed\n"),
         format!(
-            "  build {bad} was taken back 1 min ago: 2 of 2 launches failed, the last one with: no ssh\n"
+            "  build {bad} was rolled back 1 min ago: 2 of 2 launches failed, the last one with: no ssh\n"
         ),
-        "`nodeyard image unpin ubuntu` lets this one be used again\n".to_owned(),
+        "`nodeyard image unpin ubuntu` allows this one again\n".to_owned(),
     ] {
         assert!(text.contains(&part), "{part} is not in\n{text}");
     }
     let newest = arrives(&mut yard);
-    let text = told(&yard);
+    let text = text_of(&yard);
     assert!(
         text.contains(&format!("build {tried} is not on trial any more")),
         "{text}"
@@ -232,19 +238,19 @@ fn happens(yard: &mut Yard, event: &Event) {
     match event {
         Event::Arrives => drop(arrives(yard)),
         Event::Launch { dice, works } => {
-            if let Some(launches) = yard.picture.launches(&provider("one")) {
+            if let Some(launches) = yard.snapshot.launches(&provider("one")) {
                 launch(yard, launches.pick(*dice), *works);
             }
         }
         Event::RollBack => {
-            let canary = &mut yard.picture.canary;
-            let mut usable = known.iter().filter(|build| !canary.is_taken_back(**build));
+            let canary = &mut yard.snapshot.canary;
+            let mut usable = known.iter().filter(|build| !canary.is_rolled_back(**build));
             if let (Some(newest), Some(_)) = (usable.next(), usable.next()) {
-                canary.take_back(*newest, "somebody said so", now);
+                canary.roll_back(*newest, "an operator said so", now);
             }
         }
-        Event::Pin { place } => yard.picture.canary.pinned = known.get(*place).copied(),
-        Event::Unpin => yard.picture.canary.unpin(),
+        Event::Pin { place } => yard.snapshot.canary.pinned = known.get(*place).copied(),
+        Event::Unpin => yard.snapshot.canary.unpin(),
     }
 }
 
@@ -256,10 +262,10 @@ proptest! {
     ) {
         let mut yard = yard(retention);
         arrives(&mut yard);
-        // The newest that has proved itself and was not taken back.
+        // The newest that passed its trial and was not rolled back.
         let proven = |yard: &Yard| {
-            let canary = &yard.picture.canary;
-            let has_passed = |trial: &Trial| matches!(trial.ended, Some(Ended::Passed { .. }));
+            let canary = &yard.snapshot.canary;
+            let has_passed = |trial: &Trial| matches!(trial.ended, Some(TrialOutcome::Passed { .. }));
             let trials = canary.trials.iter().rev();
             trials.filter(|(_, trial)| has_passed(trial)).map(|(build, _)| *build).next()
         };
@@ -271,7 +277,7 @@ proptest! {
             if let Some(build) = before {
                 prop_assert!(builds(&yard).contains(&build));
             }
-            // One that is pinned, one that is used while others are tried, one that was taken back last.
+            // One that is pinned, one that is used while others are tried, one that was rolled back last.
             prop_assert!(builds(&yard).len() <= retention + 3, "{:?}", builds(&yard));
         }
     }

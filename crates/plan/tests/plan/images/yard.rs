@@ -7,15 +7,16 @@ use std::time::Duration;
 use nodeyard_model::{BuildId, BuildState, ProviderName, Timestamp, UploadId, UploadState};
 use nodeyard_plan::canary::CanaryState;
 use nodeyard_plan::images::{
-    Action, Answered, Build, ImagePolicy, JobDurations, Origin, Pace, Picture, Plan, Request,
-    Services, Setback, Subject, Takes, Upload, UploadRef, decide,
+    Action, AvailableFunctions, BackoffState, BuildSnapshot, ImageBuildRequest, ImageOrigin,
+    ImagePolicy, ImageState, JobDurations, Pace, Plan, Services, Subject, UploadRef,
+    UploadSnapshot, UploadTarget, decide,
 };
 
 pub(crate) const DAY: f64 = 86_400.0;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Yard {
-    pub(crate) picture: Picture,
+    pub(crate) snapshot: ImageState,
     pub(crate) pace: Pace,
     pub(crate) now: f64,
     order: i64,
@@ -39,18 +40,18 @@ pub(crate) fn formats(names: &[&str]) -> BTreeSet<Box<str>> {
     names.iter().map(|name| Box::from(*name)).collect()
 }
 
-pub(crate) fn takes(format: Option<&str>) -> Option<Takes> {
-    Some(Takes {
+pub(crate) fn takes(format: Option<&str>) -> Option<UploadTarget> {
+    Some(UploadTarget {
         pause: false,
         format: format.map(Box::from),
     })
 }
 
 impl Yard {
-    /// An image that `one` and `two` take, and that somebody can build.
+    /// An image that `one` and `two` take, and that a worker can build.
     pub(crate) fn new() -> Self {
         let policy = ImagePolicy {
-            origin: Origin::Built {
+            origin: ImageOrigin::Built {
                 rebuild_age: Duration::from_secs(86_400),
             },
             pause: false,
@@ -60,7 +61,7 @@ impl Yard {
             retention: NonZeroUsize::new(2).unwrap(),
             canary: None,
         };
-        let picture = Picture {
+        let snapshot = ImageState {
             image: "ubuntu".parse().unwrap(),
             policy: Some(policy),
             providers: [
@@ -72,18 +73,18 @@ impl Yard {
             paused: false,
             request: None,
             building: false,
-            setbacks: [].into(),
-            services: Services::Known(Answered {
+            backoffs: [].into(),
+            services: Services::Known(AvailableFunctions {
                 build: true,
                 upload_delete: [provider("one"), provider("two")].into(),
-                ..Answered::default()
+                ..AvailableFunctions::default()
             }),
-            market: None,
+            zuul_builds: None,
             durations: JobDurations::default(),
             canary: CanaryState::default(),
         };
         Self {
-            picture,
+            snapshot,
             pace: Pace::default(),
             now: 1000.0 * DAY,
             order: 0,
@@ -93,18 +94,18 @@ impl Yard {
     }
 
     pub(crate) fn policy(&mut self) -> &mut ImagePolicy {
-        self.picture.policy.as_mut().unwrap()
+        self.snapshot.policy.as_mut().unwrap()
     }
 
-    pub(crate) fn answered(&mut self) -> &mut Answered {
-        match &mut self.picture.services {
-            Services::Known(answered) => answered,
+    pub(crate) fn functions(&mut self) -> &mut AvailableFunctions {
+        match &mut self.snapshot.services {
+            Services::Known(functions) => functions,
             Services::Unknown { .. } => panic!("no job server"),
         }
     }
 
     pub(crate) fn decide(&self) -> Plan {
-        decide(&self.picture, &self.pace, time(self.now))
+        decide(&self.snapshot, &self.pace, time(self.now))
     }
 
     pub(crate) fn actions(&self) -> Vec<Action> {
@@ -119,13 +120,13 @@ impl Yard {
     pub(crate) fn request(&mut self) {
         let order = self.tick();
         let made = time(self.now);
-        self.picture.request = Some(Request { made, order });
+        self.snapshot.request = Some(ImageBuildRequest { made, order });
     }
 
     pub(crate) fn add_build(&mut self, state: BuildState, age: f64) -> BuildId {
         let id = BuildId::from_u128(self.next_build);
         self.next_build += 1;
-        let build = Build {
+        let build = BuildSnapshot {
             state,
             since: time(self.now - age),
             order: self.tick(),
@@ -138,16 +139,16 @@ impl Yard {
             uploads: [].into(),
             unreadable: 0,
         };
-        self.picture.builds.insert(id, build);
+        self.snapshot.builds.insert(id, build);
         if state == BuildState::Ready {
-            self.answered().upload.insert(id);
-            self.answered().delete.insert(id);
+            self.functions().upload.insert(id);
+            self.functions().delete.insert(id);
         }
         id
     }
 
-    pub(crate) fn build(&mut self, id: BuildId) -> &mut Build {
-        self.picture.builds.get_mut(&id).unwrap()
+    pub(crate) fn build(&mut self, id: BuildId) -> &mut BuildSnapshot {
+        self.snapshot.builds.get_mut(&id).unwrap()
     }
 
     pub(crate) fn add_upload(
@@ -159,7 +160,7 @@ impl Yard {
     ) -> UploadRef {
         let upload = upload_id(self.next_upload);
         self.next_upload += 1;
-        let record = Upload {
+        let record = UploadSnapshot {
             state,
             since: time(self.now - age),
             format: None,
@@ -177,16 +178,20 @@ impl Yard {
     pub(crate) fn fail(&mut self, subject: Subject, build: BuildId) {
         let order = self.order;
         let at = time(self.now);
-        let setback = self.picture.setbacks.entry(subject).or_insert(Setback {
-            failures: 0,
-            uncounted: 0,
-            at,
-            build,
-            order,
-            reason: "the cloud is down".to_owned(),
-        });
-        setback.failures += 1;
-        (setback.at, setback.build, setback.order) = (at, build, order);
+        let backoff = self
+            .snapshot
+            .backoffs
+            .entry(subject)
+            .or_insert(BackoffState {
+                failures: 0,
+                uncounted: 0,
+                at,
+                build,
+                order,
+                reason: "the cloud is down".to_owned(),
+            });
+        backoff.failures += 1;
+        (backoff.at, backoff.build, backoff.order) = (at, build, order);
     }
 
     /// Carries one action out; it works, or it fails.
@@ -202,7 +207,7 @@ impl Yard {
                 self.build(id).formats = formats.iter().collect();
                 self.build(id).asked = formats.clone();
                 if works {
-                    self.picture.setbacks.remove(&Subject::Build);
+                    self.snapshot.backoffs.remove(&Subject::Build);
                 } else {
                     self.fail(Subject::Build, id);
                 }
@@ -217,13 +222,13 @@ impl Yard {
                 };
                 self.build(*build).since = now;
                 if works {
-                    self.answered().upload.insert(*build);
-                    self.answered().delete.insert(*build);
+                    self.functions().upload.insert(*build);
+                    self.functions().delete.insert(*build);
                 } else {
                     self.fail(Subject::Build, *build);
                 }
             }
-            Action::ClearRequest { .. } => self.picture.request = None,
+            Action::ClearRequest { .. } => self.snapshot.request = None,
             Action::Upload { build, provider } => {
                 let state = if works {
                     UploadState::Ready
@@ -235,7 +240,7 @@ impl Yard {
                     provider: provider.clone(),
                 };
                 if works {
-                    self.picture.setbacks.remove(&subject);
+                    self.snapshot.backoffs.remove(&subject);
                 } else {
                     self.fail(subject, *build);
                 }
@@ -246,12 +251,12 @@ impl Yard {
                 self.fail(Subject::RemoveUpload(upload.clone()), upload.build);
             }
             Action::RemoveBuild { build } if works => {
-                self.answered().delete.remove(build);
-                self.answered().upload.remove(build);
+                self.functions().delete.remove(build);
+                self.functions().upload.remove(build);
                 self.build(*build).state = BuildState::Deleting;
                 if self.build(*build).uploads.is_empty() {
-                    self.picture.builds.remove(build);
-                    self.picture.canary.forget(*build);
+                    self.snapshot.builds.remove(build);
+                    self.snapshot.canary.forget(*build);
                 }
             }
             Action::RemoveBuild { build } => {
@@ -270,13 +275,13 @@ impl Yard {
 
     /// The uploads that the next nodes of a provider boot from.
     pub(crate) fn in_use(&self, provider: &ProviderName) -> Vec<UploadRef> {
-        let Some(launches) = self.picture.launches(provider) else {
+        let Some(launches) = self.snapshot.launches(provider) else {
             return Vec::new();
         };
         let tried = launches.trial.map(|trial| trial.build);
         let builds = tried.into_iter().chain([launches.build]);
         let newest = builds.map(|build| {
-            let uploads = self.picture.builds[&build].uploads.iter();
+            let uploads = self.snapshot.builds[&build].uploads.iter();
             let ready = uploads
                 .filter(|((to, _), upload)| to == provider && upload.state == UploadState::Ready);
             let newest = ready.max_by_key(|((_, number), upload)| (upload.since, *number));

@@ -97,7 +97,7 @@ async fn entries_that_make_no_sense_hide_no_build() {
     eventually("the good one is imported", || ready(&records, "good")).await;
     let why = test.why(&records).await;
     assert!(
-        why.contains("Zuul's odd is passed over") && why.contains("`job_name` is not a string"),
+        why.contains("Zuul's odd is rejected") && why.contains("`job_name` is not a string"),
         "{why}"
     );
     assert!(why.contains("Zuul's build without an id"), "{why}");
@@ -299,7 +299,7 @@ async fn a_build_is_found_below_many_that_are_of_no_use() {
     let records = Records::of(&test.store).await;
     eventually("the good one is imported", || ready(&records, "good")).await;
     let why = test.why(&records).await;
-    assert!(why.contains("Zuul's useless-0 is passed over"), "{why}");
+    assert!(why.contains("Zuul's useless-0 is rejected"), "{why}");
     // Once it is imported, older builds are not considered.
     test.zuul.publish("better", |_| {});
     let before = test.zuul.asked_for("skip=");

@@ -1,15 +1,15 @@
-//! What a node adds to the sums and indexes, and takes away again.
+//! Adds nodes to the sums and indexes, and removes them.
 
 use nodeyard_model::{NodeId, NodeState};
 
-use super::{Entry, Fleet};
+use super::{NodeEntry, NodeIndex};
 
-impl Fleet {
-    pub(super) fn index(&mut self, id: NodeId, entry: &Entry) {
+impl NodeIndex {
+    pub(super) fn index(&mut self, id: NodeId, entry: &NodeEntry) {
         if let Some(provider) = &entry.provider {
-            let book = self.provider_mut(provider);
-            book.account.used += &entry.charge;
-            book.launching += usize::from(entry.launching);
+            let usage = self.provider_mut(provider);
+            usage.account.used += &entry.charge;
+            usage.launching += usize::from(entry.launching);
         }
         if let Some((tenant, charge)) = entry.tenant_charge() {
             self.tenants.entry(tenant.clone()).or_default().used += charge;
@@ -18,15 +18,15 @@ impl Fleet {
             self.allocated.entry(request).or_default().insert(id);
         }
         if let Some(key) = &entry.key {
-            let book = self.pools.entry(key.clone()).or_default();
-            book.account.used += &entry.charge;
-            book.members.insert(id);
+            let usage = self.pools.entry(key.clone()).or_default();
+            usage.account.used += &entry.charge;
+            usage.members.insert(id);
             if entry.is_leaving() {
-                book.leaving.insert((entry.state_time, id));
+                usage.leaving.insert((entry.state_time, id));
             }
         }
-        if entry.is_loose() {
-            self.loose.insert(id);
+        if entry.is_unattended() {
+            self.unattended.insert(id);
         }
         if entry.state == NodeState::Hold {
             self.held.insert(id);
@@ -42,11 +42,11 @@ impl Fleet {
         }
     }
 
-    pub(super) fn unindex(&mut self, id: NodeId, entry: &Entry) {
+    pub(super) fn unindex(&mut self, id: NodeId, entry: &NodeEntry) {
         if let Some(provider) = &entry.provider {
-            let book = self.provider_mut(provider);
-            book.account.used -= &entry.charge;
-            book.launching = book.launching.saturating_sub(usize::from(entry.launching));
+            let usage = self.provider_mut(provider);
+            usage.account.used -= &entry.charge;
+            usage.launching = usage.launching.saturating_sub(usize::from(entry.launching));
         }
         if let Some((tenant, charge)) = entry.tenant_charge()
             && let Some(account) = self.tenants.get_mut(tenant)
@@ -61,12 +61,12 @@ impl Fleet {
                 self.allocated.remove(&request);
             }
         }
-        if let Some(book) = entry.key.as_ref().and_then(|key| self.pools.get_mut(key)) {
-            book.account.used -= &entry.charge;
-            book.members.remove(&id);
-            book.leaving.remove(&(entry.state_time, id));
+        if let Some(usage) = entry.key.as_ref().and_then(|key| self.pools.get_mut(key)) {
+            usage.account.used -= &entry.charge;
+            usage.members.remove(&id);
+            usage.leaving.remove(&(entry.state_time, id));
         }
-        self.loose.remove(&id);
+        self.unattended.remove(&id);
         self.held.remove(&id);
         if entry.is_spare() {
             for label in &entry.labels {
@@ -81,31 +81,31 @@ impl Fleet {
         }
     }
 
-    fn note_change(&mut self, entry: &Entry) {
+    fn note_change(&mut self, entry: &NodeEntry) {
         if entry.is_spare() || entry.for_min_ready {
             self.changed.extend(entry.labels.iter().cloned());
         }
     }
 
-    pub(super) fn index_free(&mut self, id: NodeId, entry: &Entry) {
+    pub(super) fn index_free(&mut self, id: NodeId, entry: &NodeEntry) {
         let Some(key) = &entry.key else { return };
         let place = (entry.state_time, id);
-        let book = self.pools.entry(key.clone()).or_default();
-        book.idle.insert(place);
+        let usage = self.pools.entry(key.clone()).or_default();
+        usage.idle.insert(place);
         for label in &entry.labels {
-            let zones = book.free.entry(label.clone()).or_default();
+            let zones = usage.free.entry(label.clone()).or_default();
             zones.entry(entry.zone.clone()).or_default().insert(place);
         }
     }
 
-    pub(super) fn unindex_free(&mut self, id: NodeId, entry: &Entry) {
-        let Some(book) = entry.key.as_ref().and_then(|key| self.pools.get_mut(key)) else {
+    pub(super) fn unindex_free(&mut self, id: NodeId, entry: &NodeEntry) {
+        let Some(usage) = entry.key.as_ref().and_then(|key| self.pools.get_mut(key)) else {
             return;
         };
         let place = (entry.state_time, id);
-        book.idle.remove(&place);
+        usage.idle.remove(&place);
         for label in &entry.labels {
-            let Some(zones) = book.free.get_mut(label) else {
+            let Some(zones) = usage.free.get_mut(label) else {
                 continue;
             };
             let Some(nodes) = zones.get_mut(&entry.zone) else {

@@ -1,13 +1,13 @@
-//! Room that is kept for requests that came first.
+//! Bookings: room that is kept for requests that come first in the order of service.
 
 use std::collections::{HashMap, HashSet};
 
 use nodeyard_model::{NodeId, ProviderName, RequestId, RequestOrder, Resources, TenantName};
 
+use crate::scheduler::RequestScheduler;
 use crate::setup::PoolKey;
-use crate::world::World;
 
-/// What one pool keeps for a request that does not fit yet.
+/// The room that one pool keeps for a request that does not fit yet.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Booking {
     pub(crate) request: RequestId,
@@ -24,7 +24,7 @@ pub(crate) struct Booking {
 
 /// The sum of bookings, as one pool sees it.
 #[derive(Debug, Default)]
-pub(crate) struct Accrual {
+pub(crate) struct BookedRoom {
     pub(crate) pool: Resources,
     pub(crate) provider: Resources,
     /// Launches under the provider's `max-concurrency`.
@@ -35,19 +35,19 @@ pub(crate) struct Accrual {
     nothing: Resources,
 }
 
-impl Accrual {
+impl BookedRoom {
     pub(crate) fn tenant(&self, tenant: &TenantName) -> &Resources {
         self.tenants.get(tenant).unwrap_or(&self.nothing)
     }
 
-    pub(crate) fn keep_here(&mut self, booking: &Booking) {
+    pub(crate) fn book_here(&mut self, booking: &Booking) {
         self.pool += &booking.room;
         self.nodes.extend(&booking.nodes);
         self.keep(booking, true);
     }
 
-    /// Another pool of ours keeps this; provider and tenant are shared with it.
-    pub(crate) fn keep_elsewhere(&mut self, booking: &Booking, provider: &ProviderName) {
+    /// Adds a booking of another pool of ours. Provider and tenant may be shared with it.
+    pub(crate) fn book_elsewhere(&mut self, booking: &Booking, provider: &ProviderName) {
         self.keep(booking, booking.provider == *provider);
     }
 
@@ -65,8 +65,8 @@ impl Accrual {
     }
 }
 
-impl World {
-    /// What other pools of ours keep that this one shares, in order of service.
+impl RequestScheduler {
+    /// Returns bookings of other pools of ours that affect this one, in order of service.
     pub(crate) fn bookings_elsewhere(&self, key: &PoolKey) -> Vec<Booking> {
         let others = self.own.iter().filter(|(other, _)| *other != key);
         let bookings = others.flat_map(|(_, pool)| &pool.bookings);
@@ -76,18 +76,18 @@ impl World {
         bookings
     }
 
-    /// What is kept for requests before `order`, as the last passes left it.
-    pub(crate) fn kept_before(&self, key: &PoolKey, order: RequestOrder) -> Accrual {
-        let mut accrual = Accrual::default();
+    /// Returns what is booked for requests before `order` after the last passes.
+    pub(crate) fn booked_before(&self, key: &PoolKey, order: RequestOrder) -> BookedRoom {
+        let mut booked = BookedRoom::default();
         for (pool, own) in &self.own {
             for booking in own.bookings.iter().filter(|b| b.order < order) {
                 if pool == key {
-                    accrual.keep_here(booking);
+                    booked.book_here(booking);
                 } else {
-                    accrual.keep_elsewhere(booking, &key.provider);
+                    booked.book_elsewhere(booking, &key.provider);
                 }
             }
         }
-        accrual
+        booked
     }
 }

@@ -9,7 +9,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-use super::Fleet;
+use super::NodeIndex;
 use crate::setup::{LabelSetup, PoolKey, PoolSetup};
 
 fn id(number: u8) -> NodeId {
@@ -64,28 +64,28 @@ proptest! {
             labels: BTreeMap::from([("small".into(), LabelSetup::launched(cost.clone()))]),
             zones: Vec::new(),
         };
-        let mut fleet = Fleet::default();
+        let mut node_index = NodeIndex::default();
         let mut nodes: BTreeMap<u8, (Node, bool)> = BTreeMap::new();
-        fleet.set_pool(&setup("a"));
+        node_index.set_pool(&setup("a"));
         for (index, change) in changes.into_iter().enumerate() {
             if index == late {
                 // Nodes that were there before their pool was known are charged then.
-                fleet.set_pool(&setup("b"));
+                node_index.set_pool(&setup("b"));
             }
             match change {
                 Change::Put(n, node) => {
-                    fleet.put(id(n), &node);
+                    node_index.put(id(n), &node);
                     let locked = nodes.get(&n).is_some_and(|(_, locked)| *locked);
                     nodes.insert(n, (*node, locked));
                 }
                 Change::Lock(n, locked) => {
-                    fleet.set_locked(id(n), locked);
+                    node_index.set_locked(id(n), locked);
                     if let Some(node) = nodes.get_mut(&n) {
                         node.1 = locked;
                     }
                 }
                 Change::Remove(n) => {
-                    fleet.remove(id(n));
+                    node_index.remove(id(n));
                     nodes.remove(&n);
                 }
             }
@@ -101,16 +101,16 @@ proptest! {
                 let charges: Vec<Resources> = members().map(|(n, _)| charge(n)).collect();
                 let sum: Resources = charges.iter().sum();
                 used += &sum;
-                let book = fleet.pool(&key(pool));
-                prop_assert_eq!(book.map(|b| b.account.used.clone()).unwrap_or_default(), sum);
+                let usage = node_index.pool(&key(pool));
+                prop_assert_eq!(usage.map(|b| b.account.used.clone()).unwrap_or_default(), sum);
                 let free = members().filter(|(n, locked)| {
                     n.state == NodeState::Ready && n.allocated_to.is_none() && !locked
                 });
-                prop_assert_eq!(book.map_or(0, |b| b.idle.len()), free.clone().count());
-                let found = fleet.free(&key(pool), &"other".into(), &None).count();
+                prop_assert_eq!(usage.map_or(0, |b| b.idle.len()), free.clone().count());
+                let found = node_index.free(&key(pool), &"other".into(), &None).count();
                 prop_assert_eq!(found, free.count());
             }
-            let provider = fleet.provider(&key("a").provider);
+            let provider = node_index.provider(&key("a").provider);
             prop_assert_eq!(provider.map(|p| p.account.used.clone()).unwrap_or_default(), used);
             let tenant: Resources = nodes
                 .values()
@@ -119,7 +119,7 @@ proptest! {
                 .filter(|n| n.state != NodeState::Ready || n.allocated_to.is_some())
                 .filter_map(|n| n.resources.as_ref())
                 .sum();
-            let account = fleet.tenant(&"t".into());
+            let account = node_index.tenant(&"t".into());
             prop_assert_eq!(account.map(|a| a.used.clone()).unwrap_or_default(), tenant);
         }
     }

@@ -1,6 +1,6 @@
-//! The nodes: their records, what they use, and which of them are free.
+//! Nodes: their records, what they use, and which of them are free.
 //!
-//! Every sum and index is kept up to date record by record, so a change costs what it touches.
+//! Sums and indexes are updated record by record, so the cost of a change does not depend on the number of nodes.
 
 mod entry;
 mod excess;
@@ -16,46 +16,46 @@ use nodeyard_model::{
     Timestamp,
 };
 
-use super::ledger::Account;
 use super::queue::MIN_READY_REQUESTOR;
-use crate::setup::{PoolKey, PoolSetup, Zone};
-use entry::Entry;
+use super::quota::QuotaAccount;
+use crate::setup::{PoolKey, PoolSetup, ZoneName};
+use entry::NodeEntry;
 use promise::Promise;
 
 /// Nodes, those longest in their state first.
 pub(crate) type ByAge = BTreeSet<(Timestamp, NodeId)>;
-type ByZone = BTreeMap<Option<Zone>, ByAge>;
+type ByZone = BTreeMap<Option<ZoneName>, ByAge>;
 
 /// The nodes of one pool, ours or not.
 #[derive(Debug, Default)]
-pub(crate) struct PoolBook {
-    pub(crate) account: Account,
-    own: Option<Own>,
+pub(crate) struct PoolUsage {
+    pub(crate) account: QuotaAccount,
+    own: Option<OwnPoolCosts>,
     free: HashMap<Label, ByZone>,
     /// Free nodes by age.
     pub(crate) idle: ByAge,
-    /// Nodes on their way out, by the time they went there.
+    /// Nodes in deletion, by the time it began.
     leaving: ByAge,
     members: BTreeSet<NodeId>,
 }
 
-/// What is known of a pool that this launcher runs.
+/// The setup of a pool of this launcher.
 #[derive(Debug)]
-struct Own {
+struct OwnPoolCosts {
     id: LauncherId,
     costs: BTreeMap<Label, Resources>,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct ProviderBook {
-    pub(crate) account: Account,
+pub(crate) struct ProviderUsage {
+    pub(crate) account: QuotaAccount,
     /// Launches that have a record.
     launching: usize,
     /// Launches that have none yet.
     promised: usize,
 }
 
-impl ProviderBook {
+impl ProviderUsage {
     pub(crate) fn launches(&self) -> usize {
         self.launching + self.promised
     }
@@ -63,13 +63,13 @@ impl ProviderBook {
 
 /// Why a free node is not in the index of free nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Claim {
+pub(crate) enum NodeClaim {
     Request(RequestId),
-    /// It is to make room.
+    /// It is evicted to make room.
     Eviction(Timestamp),
 }
 
-/// What a change of a node may let happen.
+/// What a change of a node has freed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Freed {
     pub(crate) provider: Option<ProviderName>,
@@ -77,56 +77,57 @@ pub(crate) struct Freed {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Fleet {
-    nodes: BTreeMap<NodeId, Entry>,
-    pools: HashMap<PoolKey, PoolBook>,
-    providers: HashMap<ProviderName, ProviderBook>,
-    tenants: HashMap<TenantName, Account>,
-    /// Nodes that nobody has. Those that are being looked at count: a lock or a claim may come to nothing.
+pub(crate) struct NodeIndex {
+    nodes: BTreeMap<NodeId, NodeEntry>,
+    pools: HashMap<PoolKey, PoolUsage>,
+    providers: HashMap<ProviderName, ProviderUsage>,
+    tenants: HashMap<TenantName, QuotaAccount>,
+    /// The number of unallocated ready nodes. Claimed and locked ones count, since a claim or a lock may be released
+    /// without use.
     spare_of_label: HashMap<Label, usize>,
-    claims: HashMap<NodeId, Claim>,
+    claims: HashMap<NodeId, NodeClaim>,
     promises: HashMap<RequestId, Promise>,
     allocated: HashMap<RequestId, BTreeSet<NodeId>>,
-    loose: BTreeSet<NodeId>,
+    unattended: BTreeSet<NodeId>,
     held: BTreeSet<NodeId>,
     empty: BTreeSet<NodeId>,
-    illegible: BTreeSet<NodeId>,
-    /// Labels whose ready nodes have changed, or those that are launched to be ready.
+    unreadable: BTreeSet<NodeId>,
+    /// Labels with changed ready or min-ready nodes.
     changed: BTreeSet<Label>,
     nothing: Resources,
 }
 
-impl Fleet {
-    pub(crate) fn node(&self, id: NodeId) -> Option<&Entry> {
+impl NodeIndex {
+    pub(crate) fn node(&self, id: NodeId) -> Option<&NodeEntry> {
         self.nodes.get(&id)
     }
 
-    pub(crate) fn pool(&self, key: &PoolKey) -> Option<&PoolBook> {
+    pub(crate) fn pool(&self, key: &PoolKey) -> Option<&PoolUsage> {
         self.pools.get(key)
     }
 
-    pub(crate) fn provider(&self, name: &ProviderName) -> Option<&ProviderBook> {
+    pub(crate) fn provider(&self, name: &ProviderName) -> Option<&ProviderUsage> {
         self.providers.get(name)
     }
 
-    pub(crate) fn provider_mut(&mut self, name: &ProviderName) -> &mut ProviderBook {
+    pub(crate) fn provider_mut(&mut self, name: &ProviderName) -> &mut ProviderUsage {
         self.providers.entry(name.clone()).or_default()
     }
 
-    pub(crate) fn tenant(&self, name: &TenantName) -> Option<&Account> {
+    pub(crate) fn tenant(&self, name: &TenantName) -> Option<&QuotaAccount> {
         self.tenants.get(name)
     }
 
-    pub(crate) fn tenants_mut(&mut self) -> &mut HashMap<TenantName, Account> {
+    pub(crate) fn tenants_mut(&mut self) -> &mut HashMap<TenantName, QuotaAccount> {
         &mut self.tenants
     }
 
-    /// What a node uses of the quotas of its pool and provider.
+    /// Returns what a node uses of the quotas of its pool and provider.
     pub(crate) fn charge(&self, id: NodeId) -> &Resources {
         self.nodes.get(&id).map_or(&self.nothing, |e| &e.charge)
     }
 
-    /// What a free node adds to the tenant that takes it.
+    /// Returns what a free node adds to the tenant that it is allocated to.
     pub(crate) fn tenant_cost(&self, id: NodeId) -> &Resources {
         let entry = self.nodes.get(&id);
         entry
@@ -146,7 +147,7 @@ impl Fleet {
         self.spare_of_label.get(label).copied().unwrap_or(0)
     }
 
-    /// The labels of ready nodes, and of those that are launched to be ready, that have changed since the last call.
+    /// Returns the labels with changed ready or min-ready nodes since the last call.
     pub(crate) fn take_changed(&mut self) -> BTreeSet<Label> {
         std::mem::take(&mut self.changed)
     }
@@ -155,24 +156,24 @@ impl Fleet {
         self.allocated.get(&request).into_iter().flatten().copied()
     }
 
-    pub(crate) fn pools(&self) -> impl Iterator<Item = (&PoolKey, &PoolBook)> {
+    pub(crate) fn pools(&self) -> impl Iterator<Item = (&PoolKey, &PoolUsage)> {
         self.pools.iter()
     }
 
-    /// Nodes that nobody has locked, in states that somebody should have.
-    pub(crate) fn loose(&self) -> impl Iterator<Item = (NodeId, &Entry)> {
-        self.entries(&self.loose)
+    /// Returns unlocked nodes in states that require a lock, or marked for deletion.
+    pub(crate) fn unattended(&self) -> impl Iterator<Item = (NodeId, &NodeEntry)> {
+        self.entries(&self.unattended)
     }
 
-    pub(crate) fn is_loose(&self, id: NodeId) -> bool {
-        self.loose.contains(&id)
+    pub(crate) fn is_unattended(&self, id: NodeId) -> bool {
+        self.unattended.contains(&id)
     }
 
     pub(crate) fn is_empty(&self, id: NodeId) -> bool {
         self.empty.contains(&id)
     }
 
-    pub(crate) fn held(&self) -> impl Iterator<Item = (NodeId, &Entry)> {
+    pub(crate) fn held(&self) -> impl Iterator<Item = (NodeId, &NodeEntry)> {
         self.entries(&self.held)
     }
 
@@ -180,36 +181,36 @@ impl Fleet {
         self.empty.iter().copied()
     }
 
-    pub(crate) fn illegible(&self) -> impl Iterator<Item = NodeId> {
-        self.illegible.iter().copied()
+    pub(crate) fn unreadable(&self) -> impl Iterator<Item = NodeId> {
+        self.unreadable.iter().copied()
     }
 
-    pub(crate) fn is_illegible(&self, id: NodeId) -> bool {
-        self.illegible.contains(&id)
+    pub(crate) fn is_unreadable(&self, id: NodeId) -> bool {
+        self.unreadable.contains(&id)
     }
 
     fn entries<'a>(
         &'a self,
         ids: &'a BTreeSet<NodeId>,
-    ) -> impl Iterator<Item = (NodeId, &'a Entry)> {
+    ) -> impl Iterator<Item = (NodeId, &'a NodeEntry)> {
         ids.iter().filter_map(|id| Some((*id, self.nodes.get(id)?)))
     }
 
-    /// Sets what is known of one of our pools, and charges its nodes anew.
+    /// Sets the setup of one of our pools, and recomputes the charges of its nodes.
     pub(crate) fn set_pool(&mut self, setup: &PoolSetup) {
-        let book = self.pools.entry(setup.key.clone()).or_default();
-        book.account.limits = setup.limits.clone();
+        let usage = self.pools.entry(setup.key.clone()).or_default();
+        usage.account.limits = setup.limits.clone();
         let costs =
             |(label, of): (&Label, &crate::setup::LabelSetup)| (label.clone(), of.cost.clone());
-        book.own = Some(Own {
+        usage.own = Some(OwnPoolCosts {
             id: setup.id.clone(),
             costs: setup.labels.iter().map(costs).collect(),
         });
-        for id in book.members.clone() {
+        for id in usage.members.clone() {
             if let Some(mut entry) = self.nodes.remove(&id) {
                 self.unindex(id, &entry);
                 if entry.resources.is_none() {
-                    entry.charge = self.price(entry.key.as_ref(), &entry.labels);
+                    entry.charge = self.label_cost(entry.key.as_ref(), &entry.labels);
                 }
                 self.index(id, &entry);
                 self.nodes.insert(id, entry);
@@ -218,31 +219,30 @@ impl Fleet {
     }
 
     pub(crate) fn forget_pool(&mut self, key: &PoolKey) {
-        if let Some(book) = self.pools.get_mut(key) {
-            book.own = None;
-            book.account.limits = nodeyard_model::Limits::unlimited();
+        if let Some(usage) = self.pools.get_mut(key) {
+            usage.own = None;
+            usage.account.limits = nodeyard_model::Limits::unlimited();
         }
     }
 
-    /// A record that says what is known already changes nothing, and costs a comparison: every now and then all of
-    /// them are seen again.
+    /// Adds or updates a node. An unchanged record costs a comparison only; all records are put again periodically.
     pub(crate) fn put(&mut self, id: NodeId, node: &Node) -> Freed {
         self.empty.remove(&id);
-        self.illegible.remove(&id);
+        self.unreadable.remove(&id);
         let known = self.nodes.get(&id);
         let entry = self.entry(node, known);
         if known == Some(&entry) {
             return Freed::default();
         }
         let old = self.take(id);
-        self.settle(id, &entry, old.is_none());
+        self.fulfil_promise_part(id, &entry, old.is_none());
         let freed = self.freed(id, old.as_ref(), Some(&entry));
         self.index(id, &entry);
         self.nodes.insert(id, entry);
         freed
     }
 
-    fn entry(&self, node: &Node, known: Option<&Entry>) -> Entry {
+    fn entry(&self, node: &Node, known: Option<&NodeEntry>) -> NodeEntry {
         let key = match (&node.provider, &node.pool) {
             (Some(provider), Some(pool)) => Some(PoolKey::new(provider.clone(), pool.clone())),
             _ => None,
@@ -250,13 +250,13 @@ impl Fleet {
         let labels: Box<[Label]> = node.labels.as_slice().into();
         let charge = match &node.resources {
             Some(resources) => resources.clone(),
-            None => self.price(key.as_ref(), &labels),
+            None => self.label_cost(key.as_ref(), &labels),
         };
         let is_ours = node.launcher.is_some()
             && node.launcher.as_ref() == self.own(key.as_ref()).map(|own| &own.id);
-        // The pool that launches it may have been replaced by one with another id.
+        // The launching pool may have been replaced by one with another id.
         let was_ours = || known.is_some_and(|known| known.launching);
-        Entry {
+        NodeEntry {
             state: node.state,
             state_time: node.state_time,
             provider: node.provider.clone(),
@@ -271,7 +271,7 @@ impl Fleet {
             locked: known.is_some_and(|known| known.locked),
             resources: node.resources.clone(),
             charge,
-            zone: node.az.as_deref().map(Zone::from),
+            zone: node.az.as_deref().map(ZoneName::from),
         }
     }
 
@@ -303,10 +303,10 @@ impl Fleet {
         freed
     }
 
-    /// A node that was known keeps the room it took, as one that somebody has.
-    pub(crate) fn put_illegible(&mut self, id: NodeId) {
+    /// Marks a record as invalid. A known node keeps its charge and counts as in use.
+    pub(crate) fn put_unreadable(&mut self, id: NodeId) {
         self.empty.remove(&id);
-        self.illegible.insert(id);
+        self.unreadable.insert(id);
         self.drop_claim(id);
         if let Some(mut entry) = self.take(id) {
             if entry.tenant_charge().is_none() {
@@ -323,19 +323,19 @@ impl Fleet {
 
     pub(crate) fn remove(&mut self, id: NodeId) -> Freed {
         self.empty.remove(&id);
-        self.illegible.remove(&id);
+        self.unreadable.remove(&id);
         let old = self.take(id);
         self.drop_claim(id);
         self.freed(id, old.as_ref(), None)
     }
 
-    fn take(&mut self, id: NodeId) -> Option<Entry> {
+    fn take(&mut self, id: NodeId) -> Option<NodeEntry> {
         let entry = self.nodes.remove(&id)?;
         self.unindex(id, &entry);
         Some(entry)
     }
 
-    fn freed(&self, id: NodeId, old: Option<&Entry>, new: Option<&Entry>) -> Freed {
+    fn freed(&self, id: NodeId, old: Option<&NodeEntry>, new: Option<&NodeEntry>) -> Freed {
         let mut freed = Freed::default();
         if let Some(old) = old {
             let same_room = new.is_some_and(|new| {
@@ -344,7 +344,7 @@ impl Fleet {
             if !same_room {
                 freed.provider.clone_from(&old.provider);
             }
-            let charged = new.and_then(Entry::tenant_charge);
+            let charged = new.and_then(NodeEntry::tenant_charge);
             if let Some((tenant, _)) = old.tenant_charge()
                 && charged != old.tenant_charge()
             {
@@ -353,7 +353,7 @@ impl Fleet {
         }
         if let Some(new) = new
             && new.is_idle()
-            && !old.is_some_and(Entry::is_idle)
+            && !old.is_some_and(NodeEntry::is_idle)
             && !self.claims.contains_key(&id)
         {
             freed.provider.clone_from(&new.provider);
@@ -361,17 +361,17 @@ impl Fleet {
         freed
     }
 
-    fn own(&self, key: Option<&PoolKey>) -> Option<&Own> {
+    fn own(&self, key: Option<&PoolKey>) -> Option<&OwnPoolCosts> {
         self.pools.get(key?)?.own.as_ref()
     }
 
-    fn price(&self, key: Option<&PoolKey>, labels: &[Label]) -> Resources {
+    fn label_cost(&self, key: Option<&PoolKey>, labels: &[Label]) -> Resources {
         let cost = || self.own(key)?.costs.get(labels.first()?);
         cost().cloned().unwrap_or_default()
     }
 
-    /// Takes a free node out of the index until its record shows why, or the claim is dropped.
-    pub(crate) fn claim(&mut self, id: NodeId, claim: Claim) {
+    /// Claims a free node: it is not free until its record shows the use, or the claim is dropped.
+    pub(crate) fn claim(&mut self, id: NodeId, claim: NodeClaim) {
         let Some(entry) = self.nodes.remove(&id) else {
             return;
         };
@@ -394,12 +394,12 @@ impl Fleet {
         }
     }
 
-    /// The free nodes of a label in a pool, by zone, oldest first.
+    /// Returns the free nodes of a label in a pool and zone, oldest first.
     pub(crate) fn free<'a>(
         &'a self,
         key: &PoolKey,
         label: &Label,
-        zone: &Option<Zone>,
+        zone: &Option<ZoneName>,
     ) -> impl Iterator<Item = NodeId> + use<'a> {
         self.free_zones(key, label)
             .and_then(|zones| zones.get(zone))
@@ -412,13 +412,13 @@ impl Fleet {
         &'a self,
         key: &PoolKey,
         label: &Label,
-    ) -> impl Iterator<Item = &'a Option<Zone>> + use<'a> {
+    ) -> impl Iterator<Item = &'a Option<ZoneName>> + use<'a> {
         self.free_zones(key, label)
             .into_iter()
             .flat_map(BTreeMap::keys)
     }
 
-    /// The free nodes of a label in a pool, those of each zone by age.
+    /// Returns the free nodes of a label in a pool, per zone by age.
     pub(crate) fn free_by_age(&self, key: &PoolKey, label: &Label) -> impl Iterator<Item = &ByAge> {
         let zones = self.free_zones(key, label);
         zones.into_iter().flat_map(BTreeMap::values)
@@ -428,23 +428,23 @@ impl Fleet {
         self.pools.get(key)?.free.get(label)
     }
 
-    /// What comes back to a pool from the nodes that went on their way out after `since`.
+    /// Returns what a pool regains from the nodes whose deletion began after `since`.
     pub(crate) fn leaving(&self, key: &PoolKey, since: Timestamp) -> Resources {
-        let Some(book) = self.pools.get(key) else {
+        let Some(usage) = self.pools.get(key) else {
             return Resources::default();
         };
-        let recent = book.leaving.iter().rev();
+        let recent = usage.leaving.iter().rev();
         let leaving = recent
             .take_while(|(time, _)| *time >= since)
             .map(|(_, id)| self.charge(*id));
         let evicted = self.claims.iter().filter_map(|(id, claim)| match claim {
-            Claim::Eviction(time) if *time >= since => Some(*id),
+            NodeClaim::Eviction(time) if *time >= since => Some(*id),
             _ => None,
         });
         leaving
             .chain(
                 evicted
-                    .filter(|id| book.members.contains(id))
+                    .filter(|id| usage.members.contains(id))
                     .map(|id| self.charge(id)),
             )
             .sum()

@@ -1,16 +1,16 @@
-//! Whether a recorded node fits, when several launchers record at once.
+//! Checks recorded nodes against the limits when several launchers record at once.
 
 use nodeyard_model::{NodeId, Resources};
 
-use super::{Account, Entry, Fleet};
-use crate::verdict::{Ledger, Sum};
+use super::{NodeEntry, NodeIndex, QuotaAccount};
+use crate::verdict::{QuotaScope, QuotaShortage};
 
-impl Fleet {
-    /// The first limit that the records up to and including `id` exceed.
-    pub(crate) fn excess_at(&self, id: NodeId) -> Option<Sum> {
+impl NodeIndex {
+    /// Returns the first limit that the records up to and including `id` exceed.
+    pub(crate) fn excess_at(&self, id: NodeId) -> Option<QuotaShortage> {
         let entry = self.nodes.get(&id)?;
         let later = || self.nodes.range(id..).skip(1).map(|(_, later)| later);
-        let before = |account: &Account, after: Resources| Account {
+        let before = |account: &QuotaAccount, after: Resources| QuotaAccount {
             limits: account.limits.clone(),
             foreign: account.foreign.clone(),
             leaked: account.leaked.clone(),
@@ -22,8 +22,8 @@ impl Fleet {
             },
             launching: Resources::default(),
         };
-        let check = |account: Account, ledger: Ledger| {
-            account.shortage(&self.nothing, &entry.charge, || ledger)
+        let check = |account: QuotaAccount, scope: QuotaScope| {
+            account.shortage(&self.nothing, &entry.charge, || scope)
         };
         let key = entry.key.as_ref()?;
         let in_pool = later().filter(|e| e.key.as_ref() == Some(key));
@@ -38,30 +38,30 @@ impl Fleet {
         );
         let tenant = || {
             let (tenant, _) = entry.tenant_charge()?;
-            let charges = later().filter_map(Entry::tenant_charge);
+            let charges = later().filter_map(NodeEntry::tenant_charge);
             let after = charges.filter(|(t, _)| *t == tenant).map(|(_, c)| c).sum();
             let account = before(self.tenants.get(tenant)?, after);
-            check(account, Ledger::Tenant(tenant.clone()))
+            check(account, QuotaScope::Tenant(tenant.clone()))
         };
-        check(pool, Ledger::Pool(key.clone()))
-            .or_else(|| check(provider, Ledger::Provider(key.provider.clone())))
+        check(pool, QuotaScope::Pool(key.clone()))
+            .or_else(|| check(provider, QuotaScope::Provider(key.provider.clone())))
             .or_else(tenant)
     }
 
-    /// The limit that a tenant exceeds with a ready node that it was given.
+    /// Returns the limit that a tenant exceeds with a ready node that was allocated to it.
     ///
-    /// Other than records of new nodes, those of ready ones are not written in the order of their numbers. So everything
-    /// the tenant has counts, and of several that write at once all may have to give way.
-    pub(crate) fn tenant_excess_at(&self, id: NodeId) -> Option<Sum> {
+    /// Unlike records of new nodes, those of ready ones are not written in the order of their numbers. So everything
+    /// the tenant has counts, and of several that write at once all may have to revert.
+    pub(crate) fn tenant_excess_at(&self, id: NodeId) -> Option<QuotaShortage> {
         let (tenant, charge) = self.nodes.get(&id)?.tenant_charge()?;
         let account = self.tenants.get(tenant)?;
         let mut used = account.used.clone();
         used -= charge;
-        let others = Account {
+        let others = QuotaAccount {
             limits: account.limits.clone(),
             used,
-            ..Account::default()
+            ..QuotaAccount::default()
         };
-        others.shortage(&self.nothing, charge, || Ledger::Tenant(tenant.clone()))
+        others.shortage(&self.nothing, charge, || QuotaScope::Tenant(tenant.clone()))
     }
 }

@@ -1,16 +1,16 @@
-//! One ledger: a limit, and what is set against it.
+//! Quota accounts: a limit, and what is counted against it.
 
 use nodeyard_model::{Limits, Quantity, ResourceName, Resources};
 
-use crate::verdict::{Ledger, Sum};
+use crate::verdict::{QuotaScope, QuotaShortage};
 
 /// What a pool, a provider or a tenant has in use.
 #[derive(Debug, Default)]
-pub(crate) struct Account {
+pub(crate) struct QuotaAccount {
     pub(crate) limits: Limits,
-    /// Instances that are not Nodepool's.
+    /// Used by instances that are not managed.
     pub(crate) foreign: Resources,
-    /// Instances of nodes that have no record. They are about to go.
+    /// Used by instances of nodes without a record, which are about to be deleted.
     pub(crate) leaked: Resources,
     /// Nodes that have a record, in any state.
     pub(crate) used: Resources,
@@ -18,20 +18,20 @@ pub(crate) struct Account {
     pub(crate) launching: Resources,
 }
 
-impl Account {
-    /// The first limit that cannot hold `need` on top of what is in use and what is kept for others.
+impl QuotaAccount {
+    /// Returns the first limit that cannot hold `need` on top of what is in use and what is booked for others.
     ///
-    /// A resource that is not needed is not asked about: a pool that is over its limit of volumes still
-    /// serves labels without volumes.
+    /// Resources that are not needed are not checked: a pool that is over its limit of volumes still serves labels
+    /// without volumes.
     pub(crate) fn shortage(
         &self,
         kept: &Resources,
         need: &Resources,
-        ledger: impl FnOnce() -> Ledger,
-    ) -> Option<Sum> {
+        scope: impl FnOnce() -> QuotaScope,
+    ) -> Option<QuotaShortage> {
         let (resource, limit) = self.short_of(kept, need)?;
-        Some(Sum {
-            ledger: ledger(),
+        Some(QuotaShortage {
+            scope: scope(),
             resource: resource.clone(),
             limit,
             foreign: self.foreign.get(resource) + self.leaked.get(resource),
@@ -58,7 +58,7 @@ impl Account {
         unrecorded + self.used.get(resource) + self.launching.get(resource)
     }
 
-    /// By how much `need` exceeds what is left, for each resource where it does.
+    /// Returns by how much `need` exceeds what is left, per resource.
     pub(crate) fn deficit(&self, kept: &Resources, need: &Resources) -> Resources {
         self.limits
             .iter()
@@ -71,7 +71,7 @@ impl Account {
             .collect()
     }
 
-    /// The first limit that `need` exceeds even when nothing else runs.
+    /// Returns the first limit that `need` exceeds even when nothing else runs.
     pub(crate) fn impossible(&self, need: &Resources) -> Option<(ResourceName, Quantity)> {
         self.limits.iter().find_map(|(resource, limit)| {
             let needed = need.get(resource);

@@ -1,8 +1,7 @@
-//! The requests, and the lines in which they wait.
+//! Requests, and the lines in which they wait.
 //!
-//! Requests that ask for the same thing get the same verdict, so they stand in one *line*, and a pool looks at
-//! the head of each line only. A pass costs as many looks as there are different things asked for, and not as
-//! many as there are requests.
+//! Requests with the same [`RequestSpec`] get the same verdict, so they form one *line*, and a pool evaluates only the
+//! head of each line. The cost of a pass is the number of lines, whatever the number of requests.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -14,12 +13,12 @@ use nodeyard_model::{
 
 use crate::setup::PoolKey;
 
-/// Who asks for nodes that nobody waits for.
+/// The requestor of min-ready requests.
 pub const MIN_READY_REQUESTOR: &str = "NodePool:min-ready";
 
-/// Everything of a request that a verdict depends on.
+/// The parts of a request that a verdict depends on.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Ask {
+pub(crate) struct RequestSpec {
     pub(crate) labels: Vec<Label>,
     pub(crate) tenant: Option<TenantName>,
     pub(crate) provider: Option<ProviderName>,
@@ -28,15 +27,15 @@ pub(crate) struct Ask {
     /// It waits for an image that is being made.
     pub(crate) waits_for_image: bool,
     pub(crate) declined_by: BTreeSet<LauncherId>,
-    /// A pool that keeps room for it; only that one serves it.
+    /// The pool that has reserved it; only that one serves it.
     pub(crate) held_by: Option<PoolKey>,
 }
 
-/// What this launcher has decided on a request, while the record may not show it yet.
+/// The decision of this launcher on a request, which the record may not show yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Stage {
     Open,
-    /// By these pools of ours.
+    /// Declined by these pools of ours.
     Declined(BTreeSet<LauncherId>),
     Held(PoolKey),
     Taken(PoolKey),
@@ -53,37 +52,37 @@ impl Stage {
 }
 
 #[derive(Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct QueuedRequest {
     pub(crate) order: RequestOrder,
     pub(crate) state: RequestState,
     pub(crate) known_since: Timestamp,
     pub(crate) stage: Stage,
     pub(crate) nodes: Vec<NodeId>,
-    /// As the record has it.
-    pub(crate) ask: Arc<Ask>,
+    /// The spec of the record.
+    pub(crate) spec: Arc<RequestSpec>,
     line: Option<LineId>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct LineId(u64);
 
-/// Where a line is: one of ours, or a request that could come next in a pool.
-pub(crate) type Head = (RequestOrder, LineId);
+/// The position of the head of a line in the order of service.
+pub(crate) type LineHead = (RequestOrder, LineId);
 
 #[derive(Debug)]
-pub(crate) struct Line {
-    pub(crate) ask: Arc<Ask>,
+pub(crate) struct RequestLine {
+    pub(crate) spec: Arc<RequestSpec>,
     waiting: BTreeMap<RequestOrder, RequestId>,
     pub(crate) route: Route,
 }
 
-impl Line {
+impl RequestLine {
     pub(crate) fn head(&self) -> Option<RequestId> {
         self.waiting.first_key_value().map(|(_, id)| *id)
     }
 }
 
-/// Which pools could serve an ask, and which of ours have to look at it.
+/// The pools that could serve a spec, and those of ours that have to evaluate it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Route {
     pub(crate) candidates: Vec<LauncherId>,
@@ -91,28 +90,28 @@ pub(crate) struct Route {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Queue {
-    requests: HashMap<RequestId, Waiting>,
-    lines: HashMap<LineId, Line>,
-    line_of: HashMap<Arc<Ask>, LineId>,
-    heads: HashMap<PoolKey, BTreeSet<Head>>,
-    /// Lines that a pool might have to decline; it has not looked at them since something changed.
-    unvetted: HashMap<PoolKey, BTreeSet<LineId>>,
+pub(crate) struct RequestQueue {
+    requests: HashMap<RequestId, QueuedRequest>,
+    lines: HashMap<LineId, RequestLine>,
+    line_of: HashMap<Arc<RequestSpec>, LineId>,
+    heads: HashMap<PoolKey, BTreeSet<LineHead>>,
+    /// Lines that a pool has not evaluated since it may have to decline them.
+    unchecked: HashMap<PoolKey, BTreeSet<LineId>>,
     order: BTreeSet<RequestOrder>,
-    /// Requests that a pool of ours has taken without having room for them.
+    /// Requests that a pool of ours has reserved.
     held: BTreeSet<RequestId>,
-    /// Pending, and not by our doing; not yet told to whoever looks after such requests.
+    /// Pending requests that this launcher does not serve and has not returned yet.
     abandoned: BTreeSet<RequestId>,
     min_ready: HashMap<Label, BTreeSet<RequestId>>,
-    /// Requests for ready nodes that have gone since the nodes were last looked at.
-    departed: BTreeMap<RequestId, Label>,
+    /// Min-ready requests that were deleted since the nodes were last read.
+    removed_min_ready: BTreeMap<RequestId, Label>,
     next_line: u64,
-    /// Labels whose requests for ready nodes have changed.
+    /// Labels with changed min-ready requests.
     changed: BTreeSet<Label>,
 }
 
-impl Queue {
-    pub(crate) fn get(&self, id: RequestId) -> Option<&Waiting> {
+impl RequestQueue {
+    pub(crate) fn get(&self, id: RequestId) -> Option<&QueuedRequest> {
         self.requests.get(&id)
     }
 
@@ -124,7 +123,7 @@ impl Queue {
         self.requests.len()
     }
 
-    pub(crate) fn line(&self, id: LineId) -> Option<&Line> {
+    pub(crate) fn line(&self, id: LineId) -> Option<&RequestLine> {
         self.lines.get(&id)
     }
 
@@ -132,19 +131,19 @@ impl Queue {
         self.lines.len()
     }
 
-    pub(crate) fn line_of(&self, id: RequestId) -> Option<&Line> {
+    pub(crate) fn line_of(&self, id: RequestId) -> Option<&RequestLine> {
         self.lines.get(&self.requests.get(&id)?.line?)
     }
 
-    /// The first head after `last` that `pool` has to look at.
-    pub(crate) fn next_head(&self, pool: &PoolKey, last: Option<Head>) -> Option<Head> {
+    /// Returns the first head after `last` that `pool` has to evaluate.
+    pub(crate) fn next_head(&self, pool: &PoolKey, last: Option<LineHead>) -> Option<LineHead> {
         use std::ops::Bound::{Excluded, Unbounded};
         let after = last.map_or(Unbounded, Excluded);
         let heads = self.heads.get(pool)?;
         heads.range((after, Unbounded)).next().copied()
     }
 
-    /// How many requests that wait come before `order`.
+    /// Returns how many waiting requests come before `order`.
     pub(crate) fn position(&self, order: RequestOrder) -> usize {
         self.order.range(..order).count()
     }
@@ -153,8 +152,8 @@ impl Queue {
         std::mem::take(&mut self.abandoned)
     }
 
-    /// Requests that a pool of ours has taken without having room for them.
-    pub(crate) fn held(&self) -> impl Iterator<Item = (RequestId, &PoolKey, &Waiting)> {
+    /// Returns the requests that a pool of ours has reserved.
+    pub(crate) fn held(&self) -> impl Iterator<Item = (RequestId, &PoolKey, &QueuedRequest)> {
         self.held.iter().filter_map(|id| {
             let request = self.requests.get(id)?;
             match &request.stage {
@@ -164,23 +163,23 @@ impl Queue {
         })
     }
 
-    /// How many requests for one ready node with this label there are, of any launcher.
+    /// Returns the number of min-ready requests with this label, of any launcher.
     pub(crate) fn min_ready(&self, label: &Label) -> usize {
         self.min_ready.get(label).map_or(0, BTreeSet::len)
     }
 
-    /// The labels whose requests for ready nodes, those that have gone included, have changed since the last call.
+    /// Returns the labels with changed or deleted min-ready requests since the last call.
     pub(crate) fn take_changed(&mut self) -> BTreeSet<Label> {
         std::mem::take(&mut self.changed)
     }
 
-    /// The label of each request for a ready node that has gone.
-    pub(crate) fn departed(&self) -> &BTreeMap<RequestId, Label> {
-        &self.departed
+    /// Returns the label of each deleted min-ready request.
+    pub(crate) fn removed_min_ready(&self) -> &BTreeMap<RequestId, Label> {
+        &self.removed_min_ready
     }
 
-    pub(crate) fn forget_departed(&mut self, id: RequestId) {
-        self.changed.extend(self.departed.remove(&id));
+    pub(crate) fn forget_removed_min_ready(&mut self, id: RequestId) {
+        self.changed.extend(self.removed_min_ready.remove(&id));
     }
 
     pub(crate) fn put(
@@ -188,25 +187,25 @@ impl Queue {
         id: RequestId,
         record: &NodeRequest,
         now: Timestamp,
-        route: impl Fn(&Ask) -> Route,
+        route: impl Fn(&RequestSpec) -> Route,
     ) {
         let (known_since, stage) = match self.remove(id) {
             Some(old) => (old.known_since, stage_after(old.stage, record)),
             None => (now, Stage::Open),
         };
-        self.departed.remove(&id);
+        self.removed_min_ready.remove(&id);
         let min_ready = record.requestor.as_deref() == Some(MIN_READY_REQUESTOR);
         if min_ready && let [label] = record.labels.as_slice() {
             self.min_ready.entry(label.clone()).or_default().insert(id);
             self.changed.insert(label.clone());
         }
-        let waiting = Waiting {
+        let waiting = QueuedRequest {
             order: record.order(id),
             state: record.state,
             known_since,
             stage,
             nodes: record.nodes.clone(),
-            ask: Arc::new(Ask {
+            spec: Arc::new(RequestSpec {
                 labels: record.labels.clone(),
                 tenant: record.tenant_name.clone(),
                 provider: record.provider.clone(),
@@ -219,11 +218,11 @@ impl Queue {
             line: None,
         };
         self.requests.insert(id, waiting);
-        self.judge_abandoned(id);
+        self.update_abandoned(id);
         self.join(id, route);
     }
 
-    fn judge_abandoned(&mut self, id: RequestId) {
+    fn update_abandoned(&mut self, id: RequestId) {
         let request = self.requests.get(&id);
         let abandoned = request.is_some_and(|request| {
             request.state == RequestState::Pending
@@ -236,33 +235,38 @@ impl Queue {
         }
     }
 
-    /// Changes what we have decided on a request, and lets it change lines.
-    pub(crate) fn set_stage(&mut self, id: RequestId, stage: Stage, route: impl Fn(&Ask) -> Route) {
+    /// Sets the decision on a request, and moves it to another line.
+    pub(crate) fn set_stage(
+        &mut self,
+        id: RequestId,
+        stage: Stage,
+        route: impl Fn(&RequestSpec) -> Route,
+    ) {
         self.leave(id);
         if let Some(request) = self.requests.get_mut(&id) {
             request.stage = stage;
         }
-        self.judge_abandoned(id);
+        self.update_abandoned(id);
         self.join(id, route);
     }
 
-    pub(crate) fn remove(&mut self, id: RequestId) -> Option<Waiting> {
+    pub(crate) fn remove(&mut self, id: RequestId) -> Option<QueuedRequest> {
         self.leave(id);
         self.held.remove(&id);
         self.abandoned.remove(&id);
         let old = self.requests.remove(&id)?;
-        if old.ask.min_ready
-            && let [label] = old.ask.labels.as_slice()
+        if old.spec.min_ready
+            && let [label] = old.spec.labels.as_slice()
             && let Some(requests) = self.min_ready.get_mut(label)
         {
             requests.remove(&id);
-            self.departed.insert(id, label.clone());
+            self.removed_min_ready.insert(id, label.clone());
             self.changed.insert(label.clone());
         }
         Some(old)
     }
 
-    fn join(&mut self, id: RequestId, route: impl Fn(&Ask) -> Route) {
+    fn join(&mut self, id: RequestId, route: impl Fn(&RequestSpec) -> Route) {
         let Some(request) = self.requests.get_mut(&id) else {
             return;
         };
@@ -271,22 +275,22 @@ impl Queue {
         } else {
             self.held.remove(&id);
         }
-        let Some(ask) = waiting_for(request) else {
+        let Some(spec) = spec_in_queue(request) else {
             return;
         };
-        let line_id = match self.line_of.get(&ask) {
+        let line_id = match self.line_of.get(&spec) {
             Some(line) => *line,
             None => {
                 let line_id = LineId(self.next_line);
                 self.next_line += 1;
-                self.line_of.insert(ask.clone(), line_id);
-                let line = Line {
-                    route: route(&ask),
-                    ask,
+                self.line_of.insert(spec.clone(), line_id);
+                let line = RequestLine {
+                    route: route(&spec),
+                    spec,
                     waiting: BTreeMap::new(),
                 };
                 for pool in &line.route.concerned {
-                    let lines = self.unvetted.entry(pool.clone()).or_default();
+                    let lines = self.unchecked.entry(pool.clone()).or_default();
                     lines.insert(line_id);
                 }
                 self.lines.insert(line_id, line);
@@ -316,9 +320,9 @@ impl Queue {
         if let Some(line) = self.lines.get(&line_id)
             && line.waiting.is_empty()
         {
-            self.line_of.remove(&line.ask);
+            self.line_of.remove(&line.spec);
             for pool in &line.route.concerned {
-                if let Some(lines) = self.unvetted.get_mut(pool) {
+                if let Some(lines) = self.unchecked.get_mut(pool) {
                     lines.remove(&line_id);
                 }
             }
@@ -326,40 +330,44 @@ impl Queue {
         }
     }
 
-    /// Gives every line its route anew.
-    pub(crate) fn reroute(&mut self, route: impl Fn(&Ask) -> Route) {
+    /// Recomputes the route of every line.
+    pub(crate) fn reroute(&mut self, route: impl Fn(&RequestSpec) -> Route) {
         self.heads.clear();
-        self.unvetted.clear();
+        self.unchecked.clear();
         for (id, line) in &mut self.lines {
-            line.route = route(&line.ask);
+            line.route = route(&line.spec);
             for pool in &line.route.concerned {
                 if let Some((order, _)) = line.waiting.first_key_value() {
                     let heads = self.heads.entry(pool.clone()).or_default();
                     heads.insert((*order, *id));
                 }
-                self.unvetted.entry(pool.clone()).or_default().insert(*id);
+                self.unchecked.entry(pool.clone()).or_default().insert(*id);
             }
         }
     }
 
-    /// A pool may have to decline what it could serve before, of the lines that are concerned.
-    pub(crate) fn unvet(&mut self, pool: &PoolKey, concerns: impl Fn(&Ask) -> bool) {
+    /// Marks lines as unchecked: the pool may have to decline them now.
+    pub(crate) fn mark_unchecked(
+        &mut self,
+        pool: &PoolKey,
+        concerns: impl Fn(&RequestSpec) -> bool,
+    ) {
         let heads = self.heads.get(pool).into_iter().flatten();
         let lines = heads.map(|(_, line)| *line);
-        let lines = lines.filter(|id| self.lines.get(id).is_some_and(|of| concerns(&of.ask)));
-        let unvetted = self.unvetted.entry(pool.clone()).or_default();
-        unvetted.extend(lines);
+        let lines = lines.filter(|id| self.lines.get(id).is_some_and(|of| concerns(&of.spec)));
+        let unchecked = self.unchecked.entry(pool.clone()).or_default();
+        unchecked.extend(lines);
     }
 
-    /// A pool has looked at a line and does not decline it.
-    pub(crate) fn vet(&mut self, pool: &PoolKey, line: LineId) {
-        if let Some(lines) = self.unvetted.get_mut(pool) {
+    /// Marks a line as checked: the pool does not decline it.
+    pub(crate) fn mark_checked(&mut self, pool: &PoolKey, line: LineId) {
+        if let Some(lines) = self.unchecked.get_mut(pool) {
             lines.remove(&line);
         }
     }
 
-    pub(crate) fn unvetted(&self, pool: &PoolKey) -> Vec<LineId> {
-        self.unvetted
+    pub(crate) fn unchecked(&self, pool: &PoolKey) -> Vec<LineId> {
+        self.unchecked
             .get(pool)
             .into_iter()
             .flatten()
@@ -367,12 +375,12 @@ impl Queue {
             .collect()
     }
 
-    /// Changes who waits in a line, and keeps the pools' heads in step.
-    fn edit_line(&mut self, id: LineId, edit: impl FnOnce(&mut Line)) {
+    /// Changes the requests of a line, and updates the heads of the pools.
+    fn edit_line(&mut self, id: LineId, edit: impl FnOnce(&mut RequestLine)) {
         let Some(line) = self.lines.get_mut(&id) else {
             return;
         };
-        let head = |line: &Line| {
+        let head = |line: &RequestLine| {
             line.waiting
                 .first_key_value()
                 .map(|(order, _)| (*order, id))
@@ -396,26 +404,27 @@ impl Queue {
     }
 }
 
-/// What a request waits for, given what we have decided on it; none if it does not wait for us.
-fn waiting_for(request: &Waiting) -> Option<Arc<Ask>> {
-    let ask = &request.ask;
+/// Returns the spec under which a request waits, given our decision on it. None if it does not wait for us.
+fn spec_in_queue(request: &QueuedRequest) -> Option<Arc<RequestSpec>> {
+    let spec = &request.spec;
     match &request.stage {
         Stage::Taken(_) => None,
-        Stage::Held(pool) => Some(Arc::new(Ask {
+        Stage::Held(pool) => Some(Arc::new(RequestSpec {
             held_by: Some(pool.clone()),
-            ..Ask::clone(ask)
+            ..RequestSpec::clone(spec)
         })),
         _ if request.state != RequestState::Requested => None,
-        Stage::Open => Some(ask.clone()),
+        Stage::Open => Some(spec.clone()),
         Stage::Declined(by) => {
-            let mut ask = Ask::clone(ask);
-            ask.declined_by.extend(by.iter().cloned());
-            Some(Arc::new(ask))
+            let mut spec = RequestSpec::clone(spec);
+            spec.declined_by.extend(by.iter().cloned());
+            Some(Arc::new(spec))
         }
     }
 }
 
-/// A record that shows what we decided, or that the request is done, ends the stage.
+/// Returns the stage after a new record. A record that shows the decision, or that the request is done, ends the
+/// stage.
 fn stage_after(stage: Stage, record: &NodeRequest) -> Stage {
     match stage {
         _ if record.state.is_final() => Stage::Open,

@@ -1,9 +1,9 @@
-//! What Zuul has to offer, and which of it is taken.
+//! The builds of Zuul for an imported image, and which of them is imported.
 //!
-//! A steward asks Zuul now and then and keeps what it said where all stewards and `image why` find it. From that,
-//! [`choose`] takes the newest build that can be used: never one that is older than what is here, never one that
-//! turned out to be bad a while ago, and with a word on each that it passed over. The newest is the one that ended
-//! last: Zuul lists builds as they began.
+//! A steward queries Zuul periodically and stores the result as a [`ZuulBuildList`]. [`choose`] selects the newest
+//! usable build from it: never one that is older than the current build, never one that is marked bad, and with a
+//! [`RejectReason`] for each newer one. The newest build is the one that ended last, while Zuul lists builds by start
+//! time.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,26 +12,26 @@ use std::time::Duration;
 use nodeyard_model::{BuildId, Timestamp};
 use serde::{Deserialize, Serialize};
 
-/// What Zuul said when it was last asked.
+/// The result of the last query of Zuul, as stored.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
-pub struct Market {
-    /// When it was last asked.
+pub struct ZuulBuildList {
+    /// When Zuul was last queried.
     pub asked: Option<Timestamp>,
-    /// When it is to be asked again.
+    /// When the next query is due.
     pub next: Option<Timestamp>,
-    /// Somebody asks right now, and nobody else before this.
+    /// A query is in progress; no other starts before this time.
     pub asking: Option<Timestamp>,
-    /// The request for a build that was there when it was last asked, by its place in the order of the store's writes.
+    /// The build request at the time of the last query, by its position in the order of store writes.
     pub request: Option<i64>,
-    /// Questions in a row without a good answer, and what came of the last.
+    /// Consecutive failed queries, and the error of the last.
     pub failures: u32,
     pub error: Option<String>,
-    /// As Zuul lists them: those that began last come first.
+    /// In the order of the response: by start time, the newest first.
     pub offers: Vec<Offer>,
-    /// Zuul may have older ones, which it was not asked for.
+    /// Zuul may have older builds that were not queried.
     pub has_more: bool,
-    /// Builds that were tried in vain, by their ids.
+    /// Builds whose import failed, by id.
     pub bad: BTreeMap<Box<str>, BadBuild>,
 }
 
@@ -41,22 +41,22 @@ pub struct Market {
 pub struct Offer {
     pub zuul_build: Box<str>,
     pub end: Option<Timestamp>,
-    /// That it has an artifact for.
+    /// The formats it has an artifact for.
     pub formats: BTreeSet<Box<str>>,
-    /// Why what Zuul says of it makes no sense, if it does not.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub flaw: Option<String>,
+    /// Why the entry is invalid, if it is.
+    #[serde(rename = "flaw", default, skip_serializing_if = "Option::is_none")]
+    pub invalid_reason: Option<String>,
 }
 
-/// A build of Zuul that was tried in vain.
+/// A build of Zuul whose import failed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct BadBuild {
     pub since: Timestamp,
-    /// It is left alone until then.
+    /// It is not imported before this time.
     pub until: Timestamp,
     pub reason: String,
-    /// How often it has failed in a way that another try might not; none if another try would fail the same way.
+    /// How often it failed with an error that may be temporary. Zero if the error is permanent.
     #[serde(default)]
     pub tries: u32,
     /// The build of ours that came to nothing last.
@@ -73,67 +73,68 @@ pub struct BadBuild {
 
 /// Where a build of ours comes from.
 #[derive(Debug, Clone, PartialEq)]
-pub struct ZuulBuild {
+pub struct ZuulSource {
     pub uuid: Box<str>,
     pub end: Option<Timestamp>,
 }
 
-/// A build of Zuul that is not taken.
+/// A build of Zuul that is not imported.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct PassedOver {
+pub struct RejectedBuild {
     pub zuul_build: Box<str>,
-    pub why: Refusal,
+    pub why: RejectReason,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Refusal {
-    /// It was tried, and failed in a way that another try would not change.
+pub enum RejectReason {
+    /// Its import failed permanently.
     Bad { until: Timestamp, reason: String },
     /// It lacks artifacts.
     Incomplete { missing: BTreeSet<Box<str>> },
     /// It ended longer ago than `max-age` allows.
     TooOld { age: Duration, limit: Duration },
-    /// What Zuul says of it makes no sense.
-    Flawed { reason: String },
+    /// Its entry in the response is invalid.
+    #[serde(rename = "flawed")]
+    Invalid { reason: String },
 }
 
-/// What is wanted.
+/// What an imported build has to provide.
 #[derive(Debug)]
-pub(super) struct Wanted<'w> {
+pub(super) struct ImportCriteria<'w> {
     pub(super) formats: &'w BTreeSet<Box<str>>,
     /// Formats that can be made of each other.
     pub(super) disks: &'w BTreeSet<Box<str>>,
     pub(super) max_age: Option<Duration>,
     /// As [`BadBuild::under`] has them.
     pub(super) settings: &'w str,
-    /// What is here, and the formats it was fetched in.
-    pub(super) current: Option<(&'w ZuulBuild, BTreeSet<&'w str>)>,
-    /// Somebody asks for it, at this place in the order of the store's writes: what is here is fetched again, and what
-    /// was bad before is tried.
+    /// The current build, and the formats it was fetched in.
+    pub(super) current: Option<(&'w ZuulSource, BTreeSet<&'w str>)>,
+    /// The open build request, by its position in the order of store writes. It causes the current build to be fetched
+    /// again and builds that were marked bad earlier to be retried.
     pub(super) request: Option<i64>,
     pub(super) now: Timestamp,
 }
 
-/// Which build to take.
+/// The build to import.
 #[derive(Debug, PartialEq)]
 pub(super) enum Choice {
     Take {
         zuul_build: Box<str>,
         formats: BTreeSet<Box<str>>,
     },
-    /// The newest that can be used is here.
+    /// The current build is the newest usable one.
     UpToDate,
     Nothing,
 }
 
-impl Wanted<'_> {
+impl ImportCriteria<'_> {
     fn is_current(&self, offer: &Offer) -> bool {
         let current = self.current.as_ref();
         current.is_some_and(|(current, _)| current.uuid == offer.zuul_build)
     }
 
-    /// It ended before the one that is here.
+    /// Returns whether a build ended before the current one.
     fn is_older(&self, offer: &Offer) -> bool {
         self.current.as_ref().is_some_and(|(current, _)| {
             matches!((offer.end, current.end), (Some(offer), Some(current)) if offer < current)
@@ -141,28 +142,31 @@ impl Wanted<'_> {
     }
 }
 
-pub(super) fn choose(market: &Market, wanted: &Wanted<'_>) -> (Choice, Vec<PassedOver>) {
-    let mut passed_over = Vec::new();
-    for offer in newest_first(&market.offers) {
-        let is_current = wanted.is_current(offer);
-        if wanted.is_older(offer) {
+pub(super) fn choose(
+    zuul_builds: &ZuulBuildList,
+    criteria: &ImportCriteria<'_>,
+) -> (Choice, Vec<RejectedBuild>) {
+    let mut rejected = Vec::new();
+    for offer in newest_first(&zuul_builds.offers) {
+        let is_current = criteria.is_current(offer);
+        if criteria.is_older(offer) {
             continue;
         }
-        let fetch = fetch(offer, wanted);
-        if is_current && wanted.request.is_none() {
-            // A provider that came later may need another format of it.
+        let fetch = fetch(offer, criteria);
+        if is_current && criteria.request.is_none() {
+            // A provider that was added later may need another format of it.
             let lacks = fetch.as_ref().is_ok_and(|fetch| {
-                let has = wanted.current.as_ref().map(|(_, formats)| formats);
+                let has = criteria.current.as_ref().map(|(_, formats)| formats);
                 fetch
                     .iter()
                     .any(|format| has.is_none_or(|has| !has.contains(&**format)))
             });
             if !lacks {
-                return (Choice::UpToDate, passed_over);
+                return (Choice::UpToDate, rejected);
             }
         }
-        match refusal(market, offer, wanted, fetch.as_ref().err()) {
-            Some(why) => passed_over.push(PassedOver {
+        match reject_reason(zuul_builds, offer, criteria, fetch.as_ref().err()) {
+            Some(why) => rejected.push(RejectedBuild {
                 zuul_build: offer.zuul_build.clone(),
                 why,
             }),
@@ -171,31 +175,31 @@ pub(super) fn choose(market: &Market, wanted: &Wanted<'_>) -> (Choice, Vec<Passe
                     zuul_build: offer.zuul_build.clone(),
                     formats: fetch.unwrap_or_default(),
                 };
-                return (choice, passed_over);
+                return (choice, rejected);
             }
         }
         if is_current {
             break;
         }
     }
-    let nothing_newer = wanted.current.is_some();
+    let nothing_newer = criteria.current.is_some();
     let choice = if nothing_newer {
         Choice::UpToDate
     } else {
         Choice::Nothing
     };
-    (choice, passed_over)
+    (choice, rejected)
 }
 
-/// Whether nothing that Zuul lists further down could be of use: there is one to take, or the list goes down to what
-/// is here.
-pub(super) fn goes_far_enough(market: &Market, wanted: &Wanted<'_>) -> bool {
-    let mut offers = market.offers.iter();
-    matches!(choose(market, wanted).0, Choice::Take { .. })
-        || offers.any(|offer| wanted.is_current(offer) || wanted.is_older(offer))
+/// Returns whether older builds need not be queried: a usable one is in the list, or the list reaches the current
+/// build.
+pub(super) fn needs_no_older(zuul_builds: &ZuulBuildList, criteria: &ImportCriteria<'_>) -> bool {
+    let mut offers = zuul_builds.offers.iter();
+    matches!(choose(zuul_builds, criteria).0, Choice::Take { .. })
+        || offers.any(|offer| criteria.is_current(offer) || criteria.is_older(offer))
 }
 
-/// By their ends. One that has none stays beside its neighbour.
+/// Sorts by end time. A build without one keeps its position after its neighbour.
 fn newest_first(offers: &[Offer]) -> Vec<&Offer> {
     let mut end = offers.iter().find_map(|offer| offer.end);
     let mut placed: Vec<(Option<Timestamp>, &Offer)> = offers
@@ -209,53 +213,57 @@ fn newest_first(offers: &[Offer]) -> Vec<&Offer> {
     placed.into_iter().map(|(_, offer)| offer).collect()
 }
 
-fn refusal(
-    market: &Market,
+fn reject_reason(
+    zuul_builds: &ZuulBuildList,
     offer: &Offer,
-    wanted: &Wanted<'_>,
+    criteria: &ImportCriteria<'_>,
     missing: Option<&BTreeSet<Box<str>>>,
-) -> Option<Refusal> {
-    if let Some(reason) = offer.flaw.clone() {
-        return Some(Refusal::Flawed { reason });
+) -> Option<RejectReason> {
+    if let Some(reason) = offer.invalid_reason.clone() {
+        return Some(RejectReason::Invalid { reason });
     }
-    if let Some(bad) = market.bad.get(&offer.zuul_build)
-        && bad.until > wanted.now
-        && (bad.under.is_empty() || bad.under.contains(wanted.settings))
-        && wanted.request.is_none_or(|request| request < bad.order)
+    if let Some(bad) = zuul_builds.bad.get(&offer.zuul_build)
+        && bad.until > criteria.now
+        && (bad.under.is_empty() || bad.under.contains(criteria.settings))
+        && criteria.request.is_none_or(|request| request < bad.order)
     {
-        return Some(Refusal::Bad {
+        return Some(RejectReason::Bad {
             until: bad.until,
             reason: bad.reason.clone(),
         });
     }
-    if let (Some(limit), Some(end)) = (wanted.max_age, offer.end) {
-        let age = wanted.now.since(end);
+    if let (Some(limit), Some(end)) = (criteria.max_age, offer.end) {
+        let age = criteria.now.since(end);
         if age > limit {
-            return Some(Refusal::TooOld { age, limit });
+            return Some(RejectReason::TooOld { age, limit });
         }
     }
-    missing.map(|missing| Refusal::Incomplete {
+    missing.map(|missing| RejectReason::Incomplete {
         missing: missing.clone(),
     })
 }
 
-/// What to fetch of an offer so that every wanted format is there or can be made; else what is missing.
-fn fetch(offer: &Offer, wanted: &Wanted<'_>) -> Result<BTreeSet<Box<str>>, BTreeSet<Box<str>>> {
-    let (mut fetch, missing): (BTreeSet<_>, BTreeSet<_>) = wanted
+/// Returns which formats to fetch so that every wanted format is present or can be converted, or else the missing
+/// formats.
+fn fetch(
+    offer: &Offer,
+    criteria: &ImportCriteria<'_>,
+) -> Result<BTreeSet<Box<str>>, BTreeSet<Box<str>>> {
+    let (mut fetch, missing): (BTreeSet<_>, BTreeSet<_>) = criteria
         .formats
         .iter()
         .cloned()
         .partition(|format| offer.formats.contains(format));
     let lost: BTreeSet<Box<str>> = missing
         .iter()
-        .filter(|format| !wanted.disks.contains(*format))
+        .filter(|format| !criteria.disks.contains(*format))
         .cloned()
         .collect();
     if missing.is_empty() {
         return Ok(fetch);
     }
-    let mut sources = offer.formats.intersection(wanted.disks);
-    let has_source = fetch.iter().any(|format| wanted.disks.contains(format));
+    let mut sources = offer.formats.intersection(criteria.disks);
+    let has_source = fetch.iter().any(|format| criteria.disks.contains(format));
     match sources.next() {
         Some(_) if lost.is_empty() && has_source => Ok(fetch),
         Some(source) if lost.is_empty() => {
@@ -279,16 +287,16 @@ mod tests {
         formats.split_whitespace().map(Box::from).collect()
     }
 
-    fn market(offers: &[(&str, u32, &str)]) -> Market {
+    fn zuul_builds(offers: &[(&str, u32, &str)]) -> ZuulBuildList {
         let offers = offers.iter().map(|(uuid, end, formats)| Offer {
             zuul_build: (*uuid).into(),
             end: Some(time(*end)),
             formats: set(formats),
-            flaw: None,
+            invalid_reason: None,
         });
-        Market {
+        ZuulBuildList {
             offers: offers.collect(),
-            ..Market::default()
+            ..ZuulBuildList::default()
         }
     }
 
@@ -302,7 +310,7 @@ mod tests {
     struct Case {
         formats: BTreeSet<Box<str>>,
         disks: BTreeSet<Box<str>>,
-        current: Option<(ZuulBuild, &'static str)>,
+        current: Option<(ZuulSource, &'static str)>,
         max_age: Option<u64>,
         request: Option<i64>,
     }
@@ -319,7 +327,7 @@ mod tests {
 
     impl Case {
         fn has(mut self, uuid: &str, end: u32, formats: &'static str) -> Self {
-            let build = ZuulBuild {
+            let build = ZuulSource {
                 uuid: uuid.into(),
                 end: Some(time(end)),
             };
@@ -327,12 +335,12 @@ mod tests {
             self
         }
 
-        fn choose(&self, market: &Market) -> (Choice, Vec<PassedOver>) {
-            self.with(|wanted| choose(market, wanted))
+        fn choose(&self, zuul_builds: &ZuulBuildList) -> (Choice, Vec<RejectedBuild>) {
+            self.with(|criteria| choose(zuul_builds, criteria))
         }
 
-        fn with<T>(&self, judge: impl FnOnce(&Wanted<'_>) -> T) -> T {
-            judge(&Wanted {
+        fn with<T>(&self, check: impl FnOnce(&ImportCriteria<'_>) -> T) -> T {
+            check(&ImportCriteria {
                 formats: &self.formats,
                 disks: &self.disks,
                 max_age: self.max_age.map(Duration::from_secs),
@@ -349,24 +357,24 @@ mod tests {
 
     #[test]
     fn the_newest_complete_build_is_taken() {
-        let offers = market(&[
+        let offers = zuul_builds(&[
             ("c", 30, "vmdk"),
             ("b", 20, "raw tgz"),
             ("a", 10, "raw tgz"),
         ]);
-        let (choice, passed_over) = case("raw tgz").choose(&offers);
+        let (choice, rejected) = case("raw tgz").choose(&offers);
         assert_eq!(choice, take("b", "raw tgz"));
         let missing = set("raw tgz");
-        assert_eq!(passed_over[0].why, Refusal::Incomplete { missing });
-        assert_eq!(case("raw").choose(&market(&[])).0, Choice::Nothing);
+        assert_eq!(rejected[0].why, RejectReason::Incomplete { missing });
+        assert_eq!(case("raw").choose(&zuul_builds(&[])).0, Choice::Nothing);
     }
 
     #[test]
     fn never_older_than_what_is_here() {
-        let offers = market(&[("c", 30, "tgz"), ("b", 20, "raw"), ("a", 10, "raw")]);
-        let (choice, passed_over) = case("raw").has("x", 25, "raw").choose(&offers);
+        let offers = zuul_builds(&[("c", 30, "tgz"), ("b", 20, "raw"), ("a", 10, "raw")]);
+        let (choice, rejected) = case("raw").has("x", 25, "raw").choose(&offers);
         assert_eq!(choice, Choice::UpToDate);
-        assert_eq!(passed_over.len(), 1);
+        assert_eq!(rejected.len(), 1);
         let (choice, _) = case("raw").has("b", 20, "raw").choose(&offers);
         assert_eq!(choice, Choice::UpToDate);
         let (choice, _) = case("raw").has("a", 10, "raw").choose(&offers);
@@ -376,16 +384,16 @@ mod tests {
     #[test]
     fn the_newest_is_the_one_that_ended_last() {
         // As they began: the one that took longest is not at the top.
-        let offers = market(&[("c", 30, "raw"), ("a", 10, "raw"), ("b", 40, "raw")]);
+        let offers = zuul_builds(&[("c", 30, "raw"), ("a", 10, "raw"), ("b", 40, "raw")]);
         assert_eq!(case("raw").choose(&offers).0, take("b", "raw"));
         let (choice, _) = case("raw").has("c", 30, "raw").choose(&offers);
         assert_eq!(choice, take("b", "raw"));
         let (choice, _) = case("raw").has("x", 35, "raw").choose(&offers);
         assert_eq!(choice, take("b", "raw"));
-        let (choice, passed_over) = case("raw").has("b", 40, "raw").choose(&offers);
-        assert_eq!((choice, passed_over), (Choice::UpToDate, vec![]));
+        let (choice, rejected) = case("raw").has("b", 40, "raw").choose(&offers);
+        assert_eq!((choice, rejected), (Choice::UpToDate, vec![]));
         // One without an end stays where it was listed.
-        let mut offers = market(&[("d", 0, "raw"), ("c", 30, "raw"), ("b", 20, "raw")]);
+        let mut offers = zuul_builds(&[("d", 0, "raw"), ("c", 30, "raw"), ("b", 20, "raw")]);
         offers.offers[0].end = None;
         assert_eq!(case("raw").choose(&offers).0, take("d", "raw"));
         offers.offers.swap(0, 1);
@@ -394,27 +402,28 @@ mod tests {
 
     #[test]
     fn what_is_listed_further_down_matters_while_nothing_fits() {
-        let enough =
-            |case: &Case, offers: &Market| case.with(|wanted| goes_far_enough(offers, wanted));
-        let useless = market(&[("c", 30, "tgz"), ("b", 20, "tgz")]);
+        let enough = |case: &Case, offers: &ZuulBuildList| {
+            case.with(|criteria| needs_no_older(offers, criteria))
+        };
+        let useless = zuul_builds(&[("c", 30, "tgz"), ("b", 20, "tgz")]);
         assert!(!enough(&case("raw"), &useless));
         assert!(!enough(&case("raw").has("a", 10, "raw"), &useless));
         assert!(enough(&case("raw").has("b", 20, "raw"), &useless));
         assert!(enough(&case("raw").has("x", 25, "raw"), &useless));
         assert!(enough(&case("tgz"), &useless));
-        assert!(!enough(&case("raw"), &market(&[])));
+        assert!(!enough(&case("raw"), &zuul_builds(&[])));
     }
 
     #[test]
     fn a_format_that_is_needed_later_is_fetched_from_the_same_build() {
-        let offers = market(&[("b", 20, "raw tgz")]);
+        let offers = zuul_builds(&[("b", 20, "raw tgz")]);
         let (choice, _) = case("raw tgz").has("b", 20, "raw").choose(&offers);
         assert_eq!(choice, take("b", "raw tgz"));
     }
 
     #[test]
     fn a_disk_is_made_of_another_if_it_must() {
-        let offers = market(&[("b", 20, "raw")]);
+        let offers = zuul_builds(&[("b", 20, "raw")]);
         assert_eq!(case("qcow2 vhd").choose(&offers).0, take("b", "raw"));
         assert_eq!(case("qcow2 raw").choose(&offers).0, take("b", "raw"));
         assert_eq!(
@@ -425,8 +434,8 @@ mod tests {
     }
 
     #[test]
-    fn bad_builds_are_passed_over_until_somebody_asks() {
-        let mut offers = market(&[("b", 20, "raw"), ("a", 10, "raw")]);
+    fn bad_builds_are_rejected_until_a_build_is_requested() {
+        let mut offers = zuul_builds(&[("b", 20, "raw"), ("a", 10, "raw")]);
         let bad = BadBuild {
             since: time(900),
             until: time(2000),
@@ -437,9 +446,9 @@ mod tests {
             under: set("those these"),
         };
         offers.bad.insert("b".into(), bad);
-        let (choice, passed_over) = case("raw").choose(&offers);
+        let (choice, rejected) = case("raw").choose(&offers);
         assert_eq!(choice, take("a", "raw"));
-        assert!(matches!(passed_over[0].why, Refusal::Bad { .. }));
+        assert!(matches!(rejected[0].why, RejectReason::Bad { .. }));
         let mut asked = case("raw");
         asked.request = Some(95);
         assert_eq!(asked.choose(&offers).0, take("b", "raw"));
@@ -451,7 +460,7 @@ mod tests {
 
     #[test]
     fn what_was_bad_with_other_settings_is_tried_with_these() {
-        let mut offers = market(&[("b", 20, "raw"), ("a", 10, "raw")]);
+        let mut offers = zuul_builds(&[("b", 20, "raw"), ("a", 10, "raw")]);
         let mut bad = BadBuild {
             since: time(900),
             until: time(2000),
@@ -470,17 +479,17 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_hides_nothing_else() {
-        let mut offers = market(&[("?", 30, "raw"), ("b", 20, "raw")]);
-        offers.offers[0].flaw = Some("it has no `uuid`".to_owned());
-        let (choice, passed_over) = case("raw").choose(&offers);
+    fn an_invalid_entry_hides_no_other() {
+        let mut offers = zuul_builds(&[("?", 30, "raw"), ("b", 20, "raw")]);
+        offers.offers[0].invalid_reason = Some("it has no `uuid`".to_owned());
+        let (choice, rejected) = case("raw").choose(&offers);
         assert_eq!(choice, take("b", "raw"));
-        assert!(matches!(passed_over[0].why, Refusal::Flawed { .. }));
+        assert!(matches!(rejected[0].why, RejectReason::Invalid { .. }));
     }
 
     #[test]
-    fn somebody_who_asks_gets_the_same_build_again() {
-        let offers = market(&[("b", 20, "raw")]);
+    fn a_request_imports_the_same_build_again() {
+        let offers = zuul_builds(&[("b", 20, "raw")]);
         let mut again = case("raw").has("b", 20, "raw");
         assert_eq!(again.choose(&offers).0, Choice::UpToDate);
         again.request = Some(90);
@@ -489,11 +498,11 @@ mod tests {
 
     #[test]
     fn what_is_too_old_is_left() {
-        let offers = market(&[("b", 20, "raw")]);
+        let offers = zuul_builds(&[("b", 20, "raw")]);
         let mut case = case("raw");
         case.max_age = Some(970);
-        let (choice, passed_over) = case.choose(&offers);
+        let (choice, rejected) = case.choose(&offers);
         assert_eq!(choice, Choice::Nothing);
-        assert!(matches!(passed_over[0].why, Refusal::TooOld { .. }));
+        assert!(matches!(rejected[0].why, RejectReason::TooOld { .. }));
     }
 }

@@ -1,22 +1,22 @@
-//! What a request was granted before the records show it. It counts like a record until the record arrives, so
-//! that nothing is granted twice.
+//! Promises: what a request was granted before the records show it. A promise counts like a record until the record
+//! arrives, so that nothing is granted twice.
 
 use nodeyard_model::{Label, NodeId, RequestId, Resources, TenantName};
 
-use super::{Claim, Entry, Fleet};
+use super::{NodeClaim, NodeEntry, NodeIndex};
 use crate::setup::PoolKey;
-use crate::verdict::{Acceptance, Step};
+use crate::verdict::{Acceptance, NodeStep};
 
 #[derive(Debug)]
 pub(super) struct Promise {
     key: PoolKey,
     tenant: Option<TenantName>,
     launches: Vec<(Label, Resources)>,
-    /// With what each adds to its tenant.
+    /// Each with what it adds to its tenant.
     reuses: Vec<(NodeId, Resources)>,
 }
 
-impl Fleet {
+impl NodeIndex {
     /// Grants what `acceptance` lists, in addition to what the request was granted before.
     pub(crate) fn promise(
         &mut self,
@@ -24,7 +24,7 @@ impl Fleet {
         tenant: Option<&TenantName>,
         acceptance: &Acceptance,
     ) {
-        let mut promise = self.withdraw(request).unwrap_or_else(|| Promise {
+        let mut promise = self.remove_promise(request).unwrap_or_else(|| Promise {
             key: acceptance.pool.clone(),
             tenant: tenant.cloned(),
             launches: Vec::new(),
@@ -32,20 +32,20 @@ impl Fleet {
         });
         for step in &acceptance.steps {
             match step {
-                Step::Launch { label, cost } => {
+                NodeStep::Launch { label, cost } => {
                     promise.launches.push((label.clone(), cost.clone()));
                 }
-                Step::Reuse { node, .. } => {
+                NodeStep::Reuse { node, .. } => {
                     promise
                         .reuses
                         .push((*node, self.tenant_cost(*node).clone()));
                 }
             }
         }
-        self.enter(request, promise);
+        self.insert_promise(request, promise);
     }
 
-    fn enter(&mut self, request: RequestId, promise: Promise) {
+    fn insert_promise(&mut self, request: RequestId, promise: Promise) {
         for (_, cost) in &promise.launches {
             let Promise { key, tenant, .. } = &promise;
             let pool = self.pools.entry(key.clone()).or_default();
@@ -58,7 +58,7 @@ impl Fleet {
             }
         }
         for (node, cost) in &promise.reuses {
-            self.claim(*node, Claim::Request(request));
+            self.claim(*node, NodeClaim::Request(request));
             if let Some(tenant) = &promise.tenant {
                 self.tenants.entry(tenant.clone()).or_default().launching += cost;
             }
@@ -68,8 +68,8 @@ impl Fleet {
         }
     }
 
-    /// The inverse of `enter`.
-    fn withdraw(&mut self, request: RequestId) -> Option<Promise> {
+    /// Removes a promise from the accounts.
+    fn remove_promise(&mut self, request: RequestId) -> Option<Promise> {
         let promise = self.promises.remove(&request)?;
         for (_, cost) in &promise.launches {
             if let Some(pool) = self.pools.get_mut(&promise.key) {
@@ -92,20 +92,20 @@ impl Fleet {
         Some(promise)
     }
 
-    /// Takes back what was granted to a request and has no record. Says whether there was anything.
-    pub(crate) fn break_promise(&mut self, request: RequestId) -> Option<PoolKey> {
-        self.withdraw(request).map(|promise| promise.key)
+    /// Revokes what was granted to a request and has no record. Returns the pool, if anything was revoked.
+    pub(crate) fn revoke_promise(&mut self, request: RequestId) -> Option<PoolKey> {
+        self.remove_promise(request).map(|promise| promise.key)
     }
 
-    /// A record has arrived: it replaces the part of a promise that it fulfils.
-    pub(super) fn settle(&mut self, id: NodeId, entry: &Entry, new: bool) {
-        if !entry.is_idle() && matches!(self.claims.get(&id), Some(Claim::Eviction(_))) {
+    /// Replaces the part of a promise that a new record fulfils.
+    pub(super) fn fulfil_promise_part(&mut self, id: NodeId, entry: &NodeEntry, new: bool) {
+        if !entry.is_idle() && matches!(self.claims.get(&id), Some(NodeClaim::Eviction(_))) {
             self.claims.remove(&id);
         }
         let Some(request) = entry.request() else {
             return;
         };
-        let Some(mut promise) = self.withdraw(request) else {
+        let Some(mut promise) = self.remove_promise(request) else {
             return;
         };
         let reused = promise.reuses.iter().position(|(node, _)| *node == id);
@@ -118,6 +118,6 @@ impl Fleet {
         } else if let Some(position) = launched {
             promise.launches.remove(position);
         }
-        self.enter(request, promise);
+        self.insert_promise(request, promise);
     }
 }

@@ -1,14 +1,14 @@
-//! One node.
+//! The index entry of one node.
 
 use nodeyard_model::{
     Allocation, Label, NodeState, ProviderName, RequestId, Resources, TenantName, Timestamp,
 };
 
-use crate::setup::{PoolKey, Zone};
+use crate::setup::{PoolKey, ZoneName};
 
-/// What the plan keeps of a node's record.
+/// The parts of a node record that decisions need.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Entry {
+pub(crate) struct NodeEntry {
     pub(crate) state: NodeState,
     pub(crate) state_time: Timestamp,
     pub(crate) provider: Option<ProviderName>,
@@ -17,40 +17,40 @@ pub(crate) struct Entry {
     pub(crate) allocated_to: Option<Allocation>,
     pub(crate) tenant: Option<TenantName>,
     pub(crate) hold_expiration: Option<i64>,
-    /// Launched to be ready before anybody asks.
+    /// Launched for `min-ready`.
     pub(crate) for_min_ready: bool,
-    /// Somebody stands in line for its lock.
+    /// Its lock has contenders.
     pub(crate) locked: bool,
     pub(super) resources: Option<Resources>,
-    /// What it uses: its own word, else what its label costs.
+    /// What it uses: its recorded resources, or the cost of its label.
     pub(super) charge: Resources,
-    pub(super) zone: Option<Zone>,
+    pub(super) zone: Option<ZoneName>,
     /// One of our pools is launching it.
     pub(super) launching: bool,
 }
 
-impl Entry {
+impl NodeEntry {
     pub(super) fn request(&self) -> Option<RequestId> {
         self.allocated_to.as_ref().and_then(Allocation::request)
     }
 
-    /// Ready and nobody's, as far as the record says.
+    /// Returns whether it is ready, unallocated and unlocked.
     pub(crate) fn is_idle(&self) -> bool {
         self.state == NodeState::Ready && self.allocated_to.is_none() && !self.locked
     }
 
-    /// Ready and nobody's by its record alone, whoever has the lock at the moment.
+    /// Returns whether it is ready and unallocated in a known pool, locked or not.
     pub(super) fn is_spare(&self) -> bool {
         self.state == NodeState::Ready && self.allocated_to.is_none() && self.key.is_some()
     }
 
-    /// Its room comes back without anybody's doing.
+    /// Returns whether its room is about to be freed.
     pub(super) fn is_leaving(&self) -> bool {
         use NodeState::{Aborted, Deleted, Deleting, Failed, Used};
         matches!(self.state, Used | Failed | Aborted | Deleting | Deleted)
     }
 
-    /// What its tenant is charged. An idle node is nobody's, even if it remembers its last tenant.
+    /// Returns the charge of its tenant. An idle node has none, even if it names its last tenant.
     pub(super) fn tenant_charge(&self) -> Option<(&TenantName, &Resources)> {
         if self.state == NodeState::Ready && self.allocated_to.is_none() {
             return None;
@@ -58,8 +58,8 @@ impl Entry {
         Some((self.tenant.as_ref()?, self.resources.as_ref()?))
     }
 
-    /// Unlocked in a state that only somebody with the lock leaves, or that says the node is to go.
-    pub(super) fn is_loose(&self) -> bool {
+    /// Returns whether it is unlocked in a state that requires a lock, or marked for deletion.
+    pub(super) fn is_unattended(&self) -> bool {
         use NodeState::{Aborted, Building, Deleted, Deleting, Failed, InUse, Used};
         !self.locked
             && matches!(

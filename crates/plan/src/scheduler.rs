@@ -1,16 +1,16 @@
-//! The picture: everything a launcher sees of the store and of its own pools, indexed for decisions.
+//! The state that decisions are made on: what a launcher sees of the store and of its own pools, indexed.
 //!
-//! The launcher feeds it every change it sees ([`put_node`](World::put_node),
-//! [`put_request`](World::put_request), [`put_pool`](World::put_pool), ...) and everything it is about to do;
-//! [`take_stale`](World::take_stale) then names the pools for which
-//! [`assign`](World::assign) may answer differently than before. An update costs what it changes, whatever
-//! else exists.
+//! The launcher puts in every change it sees ([`put_node`](RequestScheduler::put_node),
+//! [`put_request`](RequestScheduler::put_request), [`put_pool`](RequestScheduler::put_pool), ...) and every decision
+//! it executes; [`take_stale`](RequestScheduler::take_stale) then returns the pools for which
+//! [`assign`](RequestScheduler::assign) may decide differently than before. The cost of an update is proportional to
+//! the change.
 //!
-//! Fill it completely before acting on it: a node whose request has not been read yet looks abandoned.
+//! Load it completely before acting on it: a node whose request has not been read yet looks abandoned.
 
-pub(crate) mod fleet;
-pub(crate) mod ledger;
+pub(crate) mod node_index;
 pub(crate) mod queue;
+pub(crate) mod quota;
 pub(crate) mod registry;
 mod wake;
 
@@ -21,47 +21,49 @@ use nodeyard_model::{
     RequestId, RequestOrder, Resources, TenantName, Timestamp,
 };
 
-use crate::assign::accrual::Booking;
 use crate::assign::backoff::LaunchBackoff;
+use crate::assign::bookings::Booking;
 use crate::min_ready::ReadyWatch;
-use crate::setup::{Drains, Policy, PoolKey, PoolSetup, ProviderSetup, Readiness, Supply, Zone};
-use crate::verdict::Sum;
-use fleet::Fleet;
-use queue::{Ask, Queue, Route, Stage, Waiting};
-use registry::{Change, Registry};
+use crate::setup::{
+    Drains, LabelReadiness, Policy, PoolKey, PoolSetup, ProviderSetup, Supply, ZoneName,
+};
+use crate::verdict::QuotaShortage;
+use node_index::NodeIndex;
+use queue::{QueuedRequest, RequestQueue, RequestSpec, Route, Stage};
+use registry::{PoolRegistry, RegistryChange};
 
 #[derive(Debug, Default)]
-pub struct World {
+pub struct RequestScheduler {
     pub(crate) policy: Policy,
-    pub(crate) fleet: Fleet,
-    pub(crate) queue: Queue,
-    pub(crate) registry: Registry,
+    pub(crate) node_index: NodeIndex,
+    pub(crate) queue: RequestQueue,
+    pub(crate) registry: PoolRegistry,
     pub(crate) own: BTreeMap<PoolKey, OwnPool>,
     pub(crate) providers: BTreeMap<ProviderName, ProviderSetup>,
     pub(crate) drains: Drains,
-    /// Requests for these wait for an image that is being made, whoever asks.
+    /// Requests with one of these labels wait for an image that is being made, even without asking for it.
     pub(crate) labels_that_wait: BTreeSet<Label>,
-    /// Nodes on their way to a request, or ready for it, whose request is gone.
-    pub(crate) stranded: BTreeSet<NodeId>,
-    /// Nodes that may have been left behind, and have changed since they were last told.
-    suspects: BTreeSet<NodeId>,
+    /// Initial or ready nodes that are allocated to a deleted request.
+    pub(crate) dangling: BTreeSet<NodeId>,
+    /// Nodes to check with [`orphans::take`](crate::orphans::take).
+    orphan_candidates: BTreeSet<NodeId>,
     stale: BTreeSet<PoolKey>,
     pub(crate) ready: ReadyWatch,
 }
 
-/// One of our pools, and what its last pass left.
+/// One of our pools, and the result of its last pass.
 #[derive(Debug)]
 pub(crate) struct OwnPool {
     pub(crate) setup: PoolSetup,
     /// Some request waits for room here.
     pub(crate) paused: bool,
-    /// The request that this pool has taken without having room for it yet.
+    /// The request that this pool has reserved.
     pub(crate) held: Option<RequestId>,
     pub(crate) backoff: LaunchBackoff,
     pub(crate) bookings: Vec<Booking>,
-    /// At most what any node that it launches takes; none if it launches none.
+    /// A lower bound of the cost of its launched nodes. None if it launches none.
     least: Option<Resources>,
-    /// It was full at its last pass, and nothing has changed since but requests that come later.
+    /// Set if it was full at its last pass and only later requests have changed since.
     pub(crate) full: Option<Full>,
 }
 
@@ -73,7 +75,7 @@ pub(crate) struct Full {
     pub(crate) until: Option<Timestamp>,
 }
 
-impl World {
+impl RequestScheduler {
     pub fn new(policy: Policy) -> Self {
         Self {
             policy,
@@ -81,51 +83,50 @@ impl World {
         }
     }
 
-    /// A node's record was created or changed.
+    /// Adds or updates a node.
     pub fn put_node(&mut self, id: NodeId, node: &Node) {
-        let freed = self.fleet.put(id, node);
-        self.judge_stranded(id);
-        self.suspect(id);
+        let freed = self.node_index.put(id, node);
+        self.update_dangling(id);
+        self.mark_for_orphan_check(id);
         self.wake_freed(&freed);
     }
 
-    /// Somebody stands in line for the lock of a node, or nobody does any more. A hint, as every look at
-    /// locks that one does not hold. Of a node that is not known it says nothing.
+    /// Sets whether the lock of a node has contenders. Only a hint, which every inspection of foreign locks yields.
+    /// Ignored for unknown nodes.
     pub fn set_node_locked(&mut self, id: NodeId, locked: bool) {
-        let freed = self.fleet.set_locked(id, locked);
-        self.suspect(id);
+        let freed = self.node_index.set_locked(id, locked);
+        self.mark_for_orphan_check(id);
         self.wake_freed(&freed);
     }
 
-    /// A node's record is there but empty: what a late lock left of a deleted one.
+    /// Adds a node with an empty record, which a late lock left of a deleted one.
     pub fn put_empty_node(&mut self, id: NodeId) {
-        let freed = self.fleet.put_empty(id);
-        self.stranded.remove(&id);
-        self.suspect(id);
+        let freed = self.node_index.put_empty(id);
+        self.dangling.remove(&id);
+        self.mark_for_orphan_check(id);
         self.wake_freed(&freed);
     }
 
-    /// A node's record is there, and nobody can tell what it says: nothing is done about the node, nothing of it is
-    /// taken for left over, and it keeps the room it took when it could be read.
-    pub fn put_illegible_node(&mut self, id: NodeId) {
-        self.fleet.put_illegible(id);
-        self.stranded.remove(&id);
+    /// Adds a node with an invalid record. It is never cleaned up, and keeps the room of its last valid record.
+    pub fn put_unreadable_node(&mut self, id: NodeId) {
+        self.node_index.put_unreadable(id);
+        self.dangling.remove(&id);
     }
 
     pub fn remove_node(&mut self, id: NodeId) {
-        let freed = self.fleet.remove(id);
-        self.stranded.remove(&id);
+        let freed = self.node_index.remove(id);
+        self.dangling.remove(&id);
         self.wake_freed(&freed);
     }
 
-    /// A request's record was created or changed. `now` counts the first time only: patience runs from there.
+    /// Adds or updates a request. Patience runs from `now` of the first call.
     pub fn put_request(&mut self, id: RequestId, record: &NodeRequest, now: Timestamp) {
         if record.state.is_final() {
             self.fleet_release(id);
         }
         let route = route(&self.registry, &self.own, &self.drains);
         self.queue.put(id, record, now, route);
-        self.judge_nodes_of(id);
+        self.update_nodes_of(id);
         self.wake_concerned(id);
     }
 
@@ -133,33 +134,34 @@ impl World {
         self.fleet_release(id);
         self.drop_bookings(id);
         let removed = self.queue.remove(id);
-        self.judge_nodes_of(id);
-        // It is somebody else's turn to wait first, and to be held.
+        self.update_nodes_of(id);
+        // Another request is now the first to wait, and may be reserved.
         let waited = removed.filter(|of| !matches!(of.stage, Stage::Taken(_)));
         if let Some(order) = waited.map(|of| of.order) {
             self.wake_pools(|pool| pool.full.as_ref().is_some_and(|full| full.order == order));
         }
     }
 
-    /// Requests for ready nodes, of any launcher, that have gone. Requests and nodes are seen independently, so the
-    /// nodes that such a request got may not be in the picture yet; until [`World::nodes_seen`] it counts as one.
-    pub fn departed(&self) -> BTreeSet<RequestId> {
-        self.queue.departed().keys().copied().collect()
+    /// Returns the min-ready requests, of any launcher, that were deleted. Requests and nodes are seen independently,
+    /// so the nodes of such a request may not be known yet; until [`RequestScheduler::nodes_seen`] it counts as one
+    /// node.
+    pub fn removed_min_ready(&self) -> BTreeSet<RequestId> {
+        self.queue.removed_min_ready().keys().copied().collect()
     }
 
-    /// Whether [`World::departed`] names any.
-    pub fn has_departed(&self) -> bool {
-        !self.queue.departed().is_empty()
+    /// Returns whether [`RequestScheduler::removed_min_ready`] is not empty.
+    pub fn has_removed_min_ready(&self) -> bool {
+        !self.queue.removed_min_ready().is_empty()
     }
 
-    /// The nodes in the picture are at least as new as the moment when these requests were seen to be gone.
-    pub fn nodes_seen(&mut self, departed: &BTreeSet<RequestId>) {
-        for id in departed {
-            self.queue.forget_departed(*id);
+    /// Forgets these deleted min-ready requests. The known nodes must be at least as new as their deletion.
+    pub fn nodes_seen(&mut self, removed_min_ready: &BTreeSet<RequestId>) {
+        for id in removed_min_ready {
+            self.queue.forget_removed_min_ready(*id);
         }
     }
 
-    /// A pool of any launcher, ours included, registered or changed; `entry` is its name in the registry.
+    /// Adds or updates a registered pool of any launcher. `entry` is its name in the registry.
     pub fn put_pool(&mut self, entry: &str, component: &PoolComponent) {
         let change = self.registry.put(entry, component);
         self.registry_changed(change);
@@ -170,25 +172,25 @@ impl World {
         self.registry_changed(change);
     }
 
-    /// Adds or replaces a provider that this launcher runs. Its quota must be known by then.
+    /// Adds or replaces a provider of this launcher. Its quota must be known.
     pub fn set_provider(&mut self, name: &ProviderName, setup: ProviderSetup) {
         if self.providers.get(name) == Some(&setup) {
             return;
         }
-        let account = &mut self.fleet.provider_mut(name).account;
+        let account = &mut self.node_index.provider_mut(name).account;
         account.limits = setup.limits.clone();
         account.foreign = setup.foreign.clone();
         account.leaked = setup.leaked.clone();
         if self.providers.insert(name.clone(), setup).is_none() {
-            self.suspect_nodes_of(name);
+            self.mark_nodes_for_orphan_check(name);
         }
         for key in self.own.keys().filter(|key| key.provider == *name) {
-            self.queue.unvet(key, |_| true);
+            self.queue.mark_unchecked(key, |_| true);
         }
         self.wake_provider(name);
     }
 
-    /// The provider's quota was looked up again, and what uses it without a record.
+    /// Updates the quota of a provider, and what is used without a record.
     pub fn set_provider_quota(
         &mut self,
         name: &ProviderName,
@@ -211,10 +213,10 @@ impl World {
         self.providers.get(name)
     }
 
-    /// The provider is no longer ours; its pools go with it.
+    /// Removes a provider of this launcher with its pools.
     pub fn remove_provider(&mut self, name: &ProviderName) {
         self.providers.remove(name);
-        let account = &mut self.fleet.provider_mut(name).account;
+        let account = &mut self.node_index.provider_mut(name).account;
         account.limits = Limits::unlimited();
         account.foreign = Resources::default();
         account.leaked = Resources::default();
@@ -226,7 +228,7 @@ impl World {
 
     /// Adds or replaces one of our pools.
     pub fn set_own_pool(&mut self, setup: PoolSetup) {
-        self.fleet.set_pool(&setup);
+        self.node_index.set_pool(&setup);
         let key = setup.key.clone();
         let launched = setup.labels.values();
         let launched = launched.filter(|label| label.supply == Supply::Launched);
@@ -242,33 +244,34 @@ impl World {
             full: None,
         };
         self.own.insert(key, pool);
-        self.registry_changed(Change::Candidates);
+        self.registry_changed(RegistryChange::Candidates);
     }
 
     fn remove_own_pool(&mut self, key: &PoolKey) {
         self.own.remove(key);
         self.stale.remove(key);
-        self.fleet.forget_pool(key);
-        self.registry_changed(Change::Candidates);
+        self.node_index.forget_pool(key);
+        self.registry_changed(RegistryChange::Candidates);
     }
 
-    /// The zones of a pool were looked up again.
-    pub fn set_zones(&mut self, key: &PoolKey, zones: Vec<Zone>) {
+    /// Updates the zones of a pool.
+    pub fn set_zones(&mut self, key: &PoolKey, zones: Vec<ZoneName>) {
         if let Some(pool) = self.own.get_mut(key) {
             pool.setup.zones = zones;
         }
     }
 
-    /// An image became available, or ceased to be, or is on its way.
-    pub fn set_readiness(&mut self, key: &PoolKey, label: &Label, readiness: Readiness) {
+    /// Updates whether a label can be launched.
+    pub fn set_readiness(&mut self, key: &PoolKey, label: &Label, readiness: LabelReadiness) {
         let labels = self.own.get_mut(key).map(|pool| &mut pool.setup.labels);
         let Some(setup) = labels.and_then(|labels| labels.get_mut(label)) else {
             return;
         };
         if setup.readiness != readiness {
             setup.readiness = readiness;
-            self.queue.unvet(key, |ask| ask.labels.contains(label));
-            // Others have left requests to this pool, or have not.
+            self.queue
+                .mark_unchecked(key, |spec| spec.labels.contains(label));
+            // Other pools may have yielded to this one.
             self.wake_all();
         }
     }
@@ -280,14 +283,14 @@ impl World {
         }
         self.labels_that_wait = labels;
         for key in self.own.keys() {
-            self.queue.unvet(key, |_| true);
+            self.queue.mark_unchecked(key, |_| true);
         }
         self.wake_all();
     }
 
     /// Replaces the limits of all tenants.
     pub fn set_tenant_limits(&mut self, limits: impl IntoIterator<Item = (TenantName, Limits)>) {
-        let tenants = self.fleet.tenants_mut();
+        let tenants = self.node_index.tenants_mut();
         for account in tenants.values_mut() {
             account.limits = Limits::unlimited();
         }
@@ -301,15 +304,15 @@ impl World {
     pub fn set_drains(&mut self, drains: Drains) {
         if self.drains != drains {
             self.drains = drains;
-            self.registry_changed(Change::Candidates);
+            self.registry_changed(RegistryChange::Candidates);
         }
     }
 
-    /// Requests that a pool of ours has taken without room and is not to keep: it is gone, or a drain keeps it from
-    /// serving them. Put them back. No pool looks at them until [`World::release`] says that this is done.
-    pub fn let_go(&mut self) -> Vec<(PoolKey, RequestId)> {
-        let unkept = |(_, key, request): &(RequestId, &PoolKey, &Waiting)| {
-            !self.own.contains_key(key) || self.drains.on(key, &request.ask.labels).is_some()
+    /// Revokes the reservations of pools that were removed or drained, and returns their requests. Requeue them. No
+    /// pool considers them until [`RequestScheduler::release`] is called.
+    pub fn revoke_reservations(&mut self) -> Vec<(PoolKey, RequestId)> {
+        let unkept = |(_, key, request): &(RequestId, &PoolKey, &QueuedRequest)| {
+            !self.own.contains_key(key) || self.drains.on(key, &request.spec.labels).is_some()
         };
         let unkept = self.queue.held().filter(unkept);
         let unkept: Vec<_> = unkept.map(|(id, key, _)| (key.clone(), id)).collect();
@@ -319,8 +322,8 @@ impl World {
         unkept
     }
 
-    /// Takes back what `pool` decided on a request and the records do not show: the lock was taken by somebody
-    /// else, a launch failed, the pool stops. What another pool of ours decided meanwhile stays.
+    /// Reverts what `pool` decided on a request and the record does not show: the request could not be locked, a
+    /// launch failed, or the pool stops. Decisions of other pools of ours are kept.
     pub fn release(&mut self, pool: &PoolKey, id: RequestId) {
         let Some(request) = self.queue.get(id) else {
             return;
@@ -342,18 +345,18 @@ impl World {
         self.wake_concerned(id);
     }
 
-    /// The cloud has refused a launch for an accepted request for lack of quota, although there seemed to be room. Its
-    /// pool launches nothing for a while, and is paused, so that others with the same labels do not wait for it.
-    pub fn refuse(&mut self, id: RequestId, now: Timestamp) {
+    /// Records that the cloud refused a launch for lack of quota although there seemed to be room. The pool launches
+    /// nothing for a while and is paused, so that pools with the same labels do not wait for it.
+    pub fn record_quota_refusal(&mut self, id: RequestId, now: Timestamp) {
         if let Some(pool) = self.launching_pool(id) {
-            pool.backoff.refuse(now);
+            pool.backoff.record_quota_refusal(now);
             let key = pool.setup.key.clone();
             self.wake_pool(&key);
         }
     }
 
-    /// The cloud has accepted a launch for a request.
-    pub fn accept_launch(&mut self, id: RequestId) {
+    /// Records that the cloud has accepted a launch for a request.
+    pub fn record_accepted_launch(&mut self, id: RequestId) {
         if let Some(pool) = self.launching_pool(id)
             && pool.backoff.accept(id)
         {
@@ -362,7 +365,7 @@ impl World {
         }
     }
 
-    /// Our pool that launches for a request.
+    /// Returns our pool that launches for a request.
     pub(crate) fn launching_pool(&mut self, id: RequestId) -> Option<&mut OwnPool> {
         match &self.queue.get(id)?.stage {
             Stage::Taken(key) => self.own.get_mut(key),
@@ -370,82 +373,93 @@ impl World {
         }
     }
 
-    /// The node chosen to make room could not be deleted.
+    /// Releases a node whose eviction failed.
     pub fn release_eviction(&mut self, id: NodeId) {
-        self.fleet.drop_claim(id);
-        if let Some(provider) = self.fleet.node(id).and_then(|node| node.provider.clone()) {
+        self.node_index.drop_claim(id);
+        if let Some(provider) = self
+            .node_index
+            .node(id)
+            .and_then(|node| node.provider.clone())
+        {
             self.wake_provider(&provider);
         }
     }
 
-    /// Whether a recorded node still fits when several launchers write at once.
+    /// Returns the limit that a recorded node exceeds when several launchers write at once.
     ///
-    /// Each launcher records its node first, and looks here when it sees its own record: everything recorded
-    /// earlier is in the picture by then. Of two that together exceed a limit the later one gets a sum
-    /// here, removes its record and waits again, so the limit holds at every moment.
-    pub fn excess(&self, node: NodeId) -> Option<Sum> {
-        self.fleet.excess_at(node)
+    /// Each launcher records its node first, and calls this when it sees its own record: everything recorded earlier
+    /// is known by then. Of two that together exceed a limit the later one gets a shortage here, removes its record
+    /// and waits again, so the limit holds at every moment.
+    pub fn excess(&self, node: NodeId) -> Option<QuotaShortage> {
+        self.node_index.excess_at(node)
     }
 
-    /// Whether a tenant exceeds its limits with a ready node that was allocated to it, when several launchers allocate
-    /// at once. As for [`World::excess`], the record is written first, and whoever gets a sum here takes it back.
-    pub fn tenant_excess(&self, node: NodeId) -> Option<Sum> {
-        self.fleet.tenant_excess_at(node)
+    /// Returns the limit that a tenant exceeds with a ready node that was allocated to it, when several launchers
+    /// allocate at once. As for [`RequestScheduler::excess`], the record is written first, and reverted if there is a
+    /// shortage.
+    pub fn tenant_excess(&self, node: NodeId) -> Option<QuotaShortage> {
+        self.node_index.tenant_excess_at(node)
     }
 
-    /// The nodes that are allocated to a request.
+    /// Returns the nodes that are allocated to a request.
     pub fn nodes_of(&self, request: RequestId) -> impl Iterator<Item = NodeId> {
-        self.fleet.allocated_to(request)
+        self.node_index.allocated_to(request)
     }
 
-    /// A node is to be told once more by [`orphans::take`](crate::orphans::take) if it has been left behind.
-    pub fn suspect(&mut self, id: NodeId) {
-        if self.fleet.is_loose(id) || self.fleet.is_empty(id) || self.stranded.contains(&id) {
-            self.suspects.insert(id);
+    /// Makes the next [`orphans::take`](crate::orphans::take) check a node again.
+    pub fn mark_for_orphan_check(&mut self, id: NodeId) {
+        if self.node_index.is_unattended(id)
+            || self.node_index.is_empty(id)
+            || self.dangling.contains(&id)
+        {
+            self.orphan_candidates.insert(id);
         }
     }
 
-    fn suspect_nodes_of(&mut self, provider: &ProviderName) {
-        let stranded = self.stranded.iter();
-        let stranded = stranded.filter_map(|id| Some((*id, self.fleet.node(*id)?)));
-        let nodes = self.fleet.loose().chain(stranded);
+    fn mark_nodes_for_orphan_check(&mut self, provider: &ProviderName) {
+        let dangling = self.dangling.iter();
+        let dangling = dangling.filter_map(|id| Some((*id, self.node_index.node(*id)?)));
+        let nodes = self.node_index.unattended().chain(dangling);
         let nodes = nodes.filter(|(_, node)| node.provider.as_ref() == Some(provider));
-        self.suspects.extend(nodes.map(|(id, _)| id));
+        self.orphan_candidates.extend(nodes.map(|(id, _)| id));
     }
 
-    pub(crate) fn take_suspects(&mut self) -> BTreeSet<NodeId> {
-        std::mem::take(&mut self.suspects)
+    pub(crate) fn take_orphan_candidates(&mut self) -> BTreeSet<NodeId> {
+        std::mem::take(&mut self.orphan_candidates)
     }
 
-    /// Our pools for which a pass may decide something new, since the last call.
+    /// Returns our pools for which a pass may decide differently since the last call.
     pub fn take_stale(&mut self) -> BTreeSet<PoolKey> {
         std::mem::take(&mut self.stale)
     }
 
-    /// Pending requests that this launcher does not serve: some other does, or has left it behind. Each is told once; and
-    /// once more when its record has been put again, or our own hands have come off it.
+    /// Returns pending requests that this launcher does not serve: another one does, or has abandoned it. Each is
+    /// returned once, and again after its record was put again or this launcher released it.
     pub fn take_abandoned(&mut self) -> BTreeSet<RequestId> {
         self.queue.take_abandoned()
     }
 
-    /// The ids of all registered pools: who has to decline before a request fails.
+    /// Returns the ids of all registered pools, which have to decline before a request fails.
     pub fn registered(&self) -> impl Iterator<Item = &LauncherId> {
         self.registry.iter().map(|(id, _)| id)
     }
 
-    /// Whether what a node takes is counted.
+    /// Returns whether the use of a node is counted.
     pub fn counts_node(&self, id: NodeId) -> bool {
-        self.fleet.node(id).is_some()
+        self.node_index.node(id).is_some()
     }
 
-    /// Every node in the picture, empty and illegible records included.
+    /// Returns every known node, empty and invalid records included.
     pub fn node_ids(&self) -> impl Iterator<Item = NodeId> {
-        let illegible = self.fleet.illegible();
-        let unknown = illegible.filter(|id| self.fleet.node(*id).is_none());
-        self.fleet.ids().chain(self.fleet.empty()).chain(unknown)
+        let unreadable = self.node_index.unreadable();
+        let unknown = unreadable.filter(|id| self.node_index.node(*id).is_none());
+        self.node_index
+            .ids()
+            .chain(self.node_index.empty())
+            .chain(unknown)
     }
 
-    /// The pool of ours that has taken a request, with or without room for it.
+    /// Returns the pool of ours that serves or has reserved a request.
     pub fn taken_by(&self, request: RequestId) -> Option<&PoolKey> {
         match &self.queue.get(request)?.stage {
             Stage::Taken(key) | Stage::Held(key) => Some(key),
@@ -458,14 +472,14 @@ impl World {
     }
 
     pub fn node_count(&self) -> usize {
-        self.fleet.len()
+        self.node_index.len()
     }
 
     pub fn request_count(&self) -> usize {
         self.queue.len()
     }
 
-    /// How many different things are asked for; what a pass has to look at.
+    /// Returns the number of lines, which is the cost of a pass.
     pub fn line_count(&self) -> usize {
         self.queue.lines()
     }
@@ -490,77 +504,77 @@ impl World {
             let key = key.clone();
             self.wake_pool(&key);
         }
-        if let Some(key) = self.fleet.break_promise(id) {
+        if let Some(key) = self.node_index.revoke_promise(id) {
             self.wake_provider(&key.provider);
-            let tenant = self.queue.get(id).and_then(|r| r.ask.tenant.as_ref());
+            let tenant = self.queue.get(id).and_then(|r| r.spec.tenant.as_ref());
             if tenant.is_some_and(|tenant| self.is_limited(tenant)) {
                 self.wake_all();
             }
         }
     }
 
-    fn judge_nodes_of(&mut self, request: RequestId) {
-        let nodes: Vec<NodeId> = self.fleet.allocated_to(request).collect();
+    fn update_nodes_of(&mut self, request: RequestId) {
+        let nodes: Vec<NodeId> = self.node_index.allocated_to(request).collect();
         for node in nodes {
-            self.judge_stranded(node);
+            self.update_dangling(node);
         }
     }
 
-    fn judge_stranded(&mut self, id: NodeId) {
-        let node = self.fleet.node(id);
+    fn update_dangling(&mut self, id: NodeId) {
+        let node = self.node_index.node(id);
         if let Some(node) = node.filter(|node| node.for_min_ready) {
             self.ready.labels.extend(node.labels.iter().cloned());
         }
-        let stranded = node.is_some_and(|node| {
+        let dangling = node.is_some_and(|node| {
             matches!(node.state, NodeState::Ready | NodeState::Init)
                 && node.allocated_to.as_ref().is_some_and(|to| {
                     let request = to.request().and_then(|id| self.queue.get(id));
                     request.is_none()
                 })
         });
-        if stranded {
-            if self.stranded.insert(id) {
-                self.suspects.insert(id);
+        if dangling {
+            if self.dangling.insert(id) {
+                self.orphan_candidates.insert(id);
             }
         } else {
-            self.stranded.remove(&id);
+            self.dangling.remove(&id);
         }
     }
 
-    fn registry_changed(&mut self, change: Change) {
-        if change == Change::Candidates {
+    fn registry_changed(&mut self, change: RegistryChange) {
+        if change == RegistryChange::Candidates {
             self.queue
                 .reroute(route(&self.registry, &self.own, &self.drains));
         }
-        if change != Change::Nothing {
+        if change != RegistryChange::Nothing {
             self.wake_all();
         }
     }
 }
 
-/// A pool of ours looks at an ask if it can serve it, or if nobody can and it has to say so; at one with a drained label
-/// nobody does.
+/// Routes a request spec to our pools that can serve it or, if no registered pool can, to all that have to decline it.
+/// Specs with a drained label are routed to none.
 fn route<'a>(
-    registry: &'a Registry,
+    registry: &'a PoolRegistry,
     own: &'a BTreeMap<PoolKey, OwnPool>,
     drains: &'a Drains,
-) -> impl Fn(&Ask) -> Route + 'a {
-    |ask| {
-        let candidates = registry.candidates(&ask.labels, &ask.declined_by);
-        if drains.of_labels(&ask.labels).is_some() {
+) -> impl Fn(&RequestSpec) -> Route + 'a {
+    |spec| {
+        let candidates = registry.candidates(&spec.labels, &spec.declined_by);
+        if drains.of_labels(&spec.labels).is_some() {
             return Route {
                 candidates,
                 concerned: Vec::new(),
             };
         }
-        let concerns = |pool: &OwnPool| match &ask.held_by {
+        let concerns = |pool: &OwnPool| match &spec.held_by {
             Some(holder) => *holder == pool.setup.key,
             None => {
                 let id = &pool.setup.id;
                 if candidates.is_empty() {
-                    return registry.get(id).is_some() && !ask.declined_by.contains(id);
+                    return registry.get(id).is_some() && !spec.declined_by.contains(id);
                 }
-                // They are in the order of their ids.
+                // The candidates are sorted by id.
                 candidates.binary_search(id).is_ok()
             }
         };
@@ -572,7 +586,7 @@ fn route<'a>(
     }
 }
 
-/// The smaller amount of each resource.
+/// Returns the smaller amount of each resource.
 fn smaller(one: &Resources, other: &Resources) -> Resources {
     let amounts = one.iter();
     amounts

@@ -1,4 +1,4 @@
-//! What there is to know of one image.
+//! The input of image decisions: the state of one image in the configuration, the store and the job servers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,118 +10,118 @@ use nodeyard_model::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::market::{Market, ZuulBuild};
 use super::steward_report::JobDurations;
-use crate::canary::{CanaryPolicy, CanaryState, Launches, Uploaded};
+use super::zuul_builds::{ZuulBuildList, ZuulSource};
+use crate::canary::{CanaryPolicy, CanaryState, LaunchBuilds, Uploaded};
 
-/// One image, as the configuration, the store and the job servers have it at one moment.
+/// A snapshot of one image.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Picture {
+pub struct ImageState {
     pub image: ImageName,
     /// None if the configuration does not have the image.
     pub policy: Option<ImagePolicy>,
-    /// Every provider of the configuration that images are uploaded to, and how it takes this one, if it does.
-    pub providers: BTreeMap<ProviderName, Option<Takes>>,
-    pub builds: BTreeMap<BuildId, Build>,
-    /// Paused by a person, apart from the configuration.
+    /// Every configured provider with image uploads, and how it uses this image, if it does.
+    pub providers: BTreeMap<ProviderName, Option<UploadTarget>>,
+    pub builds: BTreeMap<BuildId, BuildSnapshot>,
+    /// Paused by an operator, independently of the configuration.
     pub paused: bool,
-    pub request: Option<Request>,
-    /// Somebody holds the lock that is held while the image is built.
+    pub request: Option<ImageBuildRequest>,
+    /// The build lock of the image is held.
     pub building: bool,
-    pub setbacks: BTreeMap<Subject, Setback>,
+    pub backoffs: BTreeMap<Subject, BackoffState>,
     pub services: Services,
-    /// Which builds are on trial, taken back or pinned.
+    /// Which builds are on trial, rolled back or pinned.
     pub canary: CanaryState,
-    /// What Zuul offers, of an image that its jobs make; none before it was asked.
-    pub market: Option<Market>,
+    /// The builds that Zuul listed for an imported image. None before the first query.
+    pub zuul_builds: Option<ZuulBuildList>,
     /// How long earlier builds and uploads took.
     pub durations: JobDurations,
 }
 
-/// What the configuration says of an image.
+/// The configuration of an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImagePolicy {
-    pub origin: Origin,
+    pub origin: ImageOrigin,
     pub pause: bool,
-    /// What to build: the image's own and what its providers take.
+    /// The formats to build: those of the image and those that its providers use.
     pub formats: BTreeSet<Box<str>>,
     pub keep_formats: BTreeSet<Box<str>>,
     pub delete_after_upload: bool,
     /// How many builds are kept, and uploads for each provider.
     pub retention: NonZeroUsize,
-    /// How a new build is tried, if it is.
+    /// The trial of new builds, if enabled.
     pub canary: Option<CanaryPolicy>,
 }
 
-/// Who decides that a new image is made.
+/// Where new builds of an image come from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Origin {
-    /// We do.
+pub enum ImageOrigin {
+    /// Built here.
     Built { rebuild_age: Duration },
-    /// Jobs of Zuul do.
+    /// Imported from jobs of Zuul.
     Imported(Imports),
 }
 
 /// How an image is imported.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Imports {
-    /// Builds that ended longer ago are left.
+    /// Builds that ended longer ago are not imported.
     pub max_age: Option<Duration>,
     /// Formats that can be made of each other.
     pub disks: BTreeSet<Box<str>>,
-    /// Says whether two configurations of the import are the same, and nothing else.
+    /// A fingerprint of the import settings.
     pub settings: Box<str>,
 }
 
-/// How a provider takes an image.
+/// How a provider uses an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Takes {
+pub struct UploadTarget {
     pub pause: bool,
-    /// None where only the worker's credentials say it.
+    /// None where the format depends on the credentials of the worker.
     pub format: Option<Box<str>>,
 }
 
 /// A request for a build.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Request {
+pub struct ImageBuildRequest {
     pub made: Timestamp,
-    /// Its place in the order of the store's writes.
+    /// Its position in the order of store writes.
     pub order: i64,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct Build {
+pub struct BuildSnapshot {
     pub state: BuildState,
     pub since: Timestamp,
-    /// Its place in the order of the store's writes: where it began.
+    /// The position of its first write in the order of store writes.
     pub order: i64,
     pub formats: Formats,
     /// The build of Zuul that it was fetched from.
-    pub zuul: Option<ZuulBuild>,
-    /// What its builder was asked for, which may be more than it made.
+    pub zuul: Option<ZuulSource>,
+    /// The formats that were requested, including those that were not built.
     pub asked: BTreeSet<Box<str>>,
-    /// Files that went by `delete-after-upload`.
+    /// Files that were deleted by `delete-after-upload`.
     pub dropped: BTreeSet<Box<str>>,
-    /// Somebody changes it.
+    /// Its lock is held.
     pub locked: bool,
-    /// The providers that somebody uploads it to.
+    /// The providers whose upload lock of this build is held.
     pub uploading: BTreeSet<ProviderName>,
-    pub uploads: BTreeMap<(ProviderName, UploadId), Upload>,
-    /// Uploads whose records cannot be read. They are left alone, and the build with them.
+    pub uploads: BTreeMap<(ProviderName, UploadId), UploadSnapshot>,
+    /// The number of uploads with invalid records. They and the build are kept.
     pub unreadable: usize,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct Upload {
+pub struct UploadSnapshot {
     pub state: UploadState,
     pub since: Timestamp,
     /// What was uploaded, as soon as that is known.
     pub format: Option<Box<str>>,
-    /// Somebody changes it.
+    /// Its lock is held.
     pub locked: bool,
 }
 
-/// Which upload of the image.
+/// The key of an upload of the image.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct UploadRef {
     pub build: BuildId,
@@ -135,12 +135,12 @@ impl fmt::Display for UploadRef {
     }
 }
 
-/// What can fail and be tried again.
+/// An operation that can fail and be retried.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Subject {
     Build,
-    /// Of a build that may be another by now.
+    /// Failures count across builds.
     Upload {
         provider: ProviderName,
     },
@@ -153,36 +153,36 @@ pub enum Subject {
     },
 }
 
-/// Failures of one thing, one after the other.
+/// Consecutive failures of one operation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Setback {
+pub struct BackoffState {
     pub failures: u32,
-    /// Attempts since then that do not count as failures, and are repeated at once: their worker was stopped, or another one
-    /// can make the next.
+    /// Attempts since then that do not count as failures and are repeated at once: their worker was stopped, or
+    /// another one can make the next.
     #[serde(default)]
     pub uncounted: u32,
     /// The last one.
     pub at: Timestamp,
     /// The build that failed last, or whose upload did.
     pub build: BuildId,
-    /// Where that build has its place in the order of the store's writes.
+    /// The position of that build in the order of store writes.
     pub order: i64,
     pub reason: String,
 }
 
-/// What the job servers say.
+/// Whether the job servers respond, and with what.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Services {
-    /// None of them answers.
+    /// None of them responds.
     Unknown {
         reason: String,
     },
-    Known(Answered),
+    Known(AvailableFunctions),
 }
 
-/// Which calls about this image some worker answers.
+/// The functions that workers offer for this image.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Answered {
+pub struct AvailableFunctions {
     /// Some worker can build it.
     pub build: bool,
     /// Some worker can fetch it.
@@ -195,8 +195,8 @@ pub struct Answered {
     pub upload_delete: BTreeSet<ProviderName>,
 }
 
-impl Picture {
-    /// The ready builds, the newest first.
+impl ImageState {
+    /// Returns the ready builds, the newest first.
     pub(super) fn ready_builds(&self) -> Vec<BuildId> {
         let mut ready: Vec<(Timestamp, BuildId)> = self
             .builds
@@ -208,7 +208,7 @@ impl Picture {
         ready.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// The ready builds that have an upload to whatever provider, the newest first.
+    /// Returns the ready builds that have a ready upload to any provider, the newest first.
     pub(super) fn uploaded_builds(&self) -> Vec<BuildId> {
         let mut builds = self.ready_builds();
         builds.retain(|id| {
@@ -219,7 +219,7 @@ impl Picture {
         builds
     }
 
-    /// The uploads that machines of a provider can boot from, the newest first.
+    /// Returns the uploads that machines of a provider can boot from, the newest first.
     pub(super) fn usable_uploads(&self, provider: &ProviderName) -> Vec<UploadRef> {
         let builds = self.builds.iter();
         let ready = builds.filter(|(_, build)| build.state == BuildState::Ready);
@@ -241,21 +241,21 @@ impl Picture {
         uploads.into_iter().map(|(_, upload)| upload).collect()
     }
 
-    /// Which builds the launches of a provider use; none without an upload.
-    pub fn launches(&self, provider: &ProviderName) -> Option<Launches> {
+    /// Returns which builds the launches of a provider use. None without an upload.
+    pub fn launches(&self, provider: &ProviderName) -> Option<LaunchBuilds> {
         self.ask_canary(provider, CanaryState::launches)
     }
 
-    /// Which builds they would use if nothing was pinned.
-    pub(super) fn launches_by_merit(&self, provider: &ProviderName) -> Option<Launches> {
-        self.ask_canary(provider, CanaryState::by_merit)
+    /// Returns which builds the launches of a provider would use without a pin.
+    pub(super) fn launches_unpinned(&self, provider: &ProviderName) -> Option<LaunchBuilds> {
+        self.ask_canary(provider, CanaryState::launches_unpinned)
     }
 
     fn ask_canary(
         &self,
         provider: &ProviderName,
-        ask: fn(&CanaryState, Uploaded<'_>, Option<&CanaryPolicy>) -> Option<Launches>,
-    ) -> Option<Launches> {
+        ask: fn(&CanaryState, Uploaded<'_>, Option<&CanaryPolicy>) -> Option<LaunchBuilds>,
+    ) -> Option<LaunchBuilds> {
         let policy = self.policy.as_ref();
         let policy = policy.and_then(|policy| policy.canary.as_ref());
         let mut here: Vec<BuildId> = Vec::new();
@@ -271,8 +271,8 @@ impl Picture {
         ask(&self.canary, uploaded, policy)
     }
 
-    /// The request for a build, if one that was begun later is ready.
-    pub(super) fn served_request(&self) -> Option<Request> {
+    /// Returns the build request if a build that began later is ready.
+    pub(super) fn served_request(&self) -> Option<ImageBuildRequest> {
         let request = self.request?;
         let mut builds = self.builds.values();
         builds
@@ -280,14 +280,14 @@ impl Picture {
             .then_some(request)
     }
 
-    /// None for providers that do not take the image, or that the configuration does not have.
-    pub(super) fn takes(&self, provider: &ProviderName) -> Option<&Takes> {
+    /// Returns how a provider uses the image. None if it does not or is not configured.
+    pub(super) fn takes(&self, provider: &ProviderName) -> Option<&UploadTarget> {
         self.policy.as_ref()?;
         self.providers.get(provider)?.as_ref()
     }
 }
 
-impl Build {
+impl BuildSnapshot {
     pub(super) fn has_ready_upload(&self, provider: &ProviderName) -> bool {
         self.uploads_to(provider)
             .any(|(_, upload)| upload.state == UploadState::Ready)
@@ -296,7 +296,7 @@ impl Build {
     pub(super) fn uploads_to<'b>(
         &'b self,
         provider: &'b ProviderName,
-    ) -> impl Iterator<Item = (UploadId, &'b Upload)> {
+    ) -> impl Iterator<Item = (UploadId, &'b UploadSnapshot)> {
         self.uploads
             .iter()
             .filter(move |((to, _), _)| to == provider)

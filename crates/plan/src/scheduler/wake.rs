@@ -1,22 +1,22 @@
-//! Which of our pools a change concerns: those for which a pass may decide something new.
+//! Marks our pools as stale after changes for which a pass may decide differently.
 
 use std::collections::BTreeSet;
 
 use nodeyard_model::{ProviderName, RequestId, Resources, TenantName};
 
-use super::fleet::Freed;
-use super::{Full, OwnPool, World};
-use crate::assign::accrual::Booking;
+use super::node_index::Freed;
+use super::{Full, OwnPool, RequestScheduler};
+use crate::assign::bookings::Booking;
 use crate::setup::PoolKey;
 
-impl World {
-    /// Takes a pool off the list of those that need a pass.
+impl RequestScheduler {
+    /// Marks a pool as up to date.
     pub(crate) fn unmark_stale(&mut self, key: &PoolKey) {
         self.stale.remove(key);
     }
 
-    /// Drops what pools kept for a request. Those that may give it to others look again: not those that are full even
-    /// without it.
+    /// Drops the bookings of a request, and wakes the pools that may use their room. Pools that are full without them
+    /// are not woken.
     pub(super) fn drop_bookings(&mut self, id: RequestId) {
         let mut dropped = Vec::new();
         for pool in self.own.values_mut() {
@@ -35,13 +35,14 @@ impl World {
         }
     }
 
-    /// Whether a pool has no room for the smallest node that it launches, even if nothing is kept for anybody.
+    /// Returns whether a pool has no room for the smallest node that it launches, bookings aside.
     pub(crate) fn is_exhausted(&self, key: &PoolKey) -> bool {
         let nothing = Resources::default();
         self.lacks_room(key, &nothing, &nothing)
     }
 
-    /// Whether a pool has no room for the smallest node that it launches beside what is kept in it and at its provider.
+    /// Returns whether a pool has no room for the smallest node that it launches beside these bookings of the pool and
+    /// of its provider.
     pub(crate) fn lacks_room(
         &self,
         key: &PoolKey,
@@ -51,14 +52,14 @@ impl World {
         let Some(least) = self.own.get(key).and_then(|pool| pool.least.as_ref()) else {
             return false;
         };
-        let pool = self.fleet.pool(key);
-        let provider = self.fleet.provider(&key.provider);
-        pool.is_some_and(|book| !book.account.has_room(in_pool, least))
-            || provider.is_some_and(|book| !book.account.has_room(at_provider, least))
+        let pool = self.node_index.pool(key);
+        let provider = self.node_index.provider(&key.provider);
+        pool.is_some_and(|usage| !usage.account.has_room(in_pool, least))
+            || provider.is_some_and(|usage| !usage.account.has_room(at_provider, least))
     }
 
-    /// A pool keeps less for others than before: those that share a limit with it may go on.
-    pub(crate) fn wake_sharers(&mut self, key: &PoolKey, dropped: &[Booking]) {
+    /// Wakes the pools that share a limit with dropped bookings of a pool.
+    pub(crate) fn wake_sharing_pools(&mut self, key: &PoolKey, dropped: &[Booking]) {
         if dropped.iter().any(|booking| self.is_limiting(booking)) {
             self.wake_all();
         } else if !dropped.is_empty() {
@@ -67,14 +68,14 @@ impl World {
         self.unmark_stale(key);
     }
 
-    /// Whether a booking takes room at a tenant with limits, which all pools share.
+    /// Returns whether a booking is for a tenant with limits, which all pools share.
     pub(crate) fn is_limiting(&self, booking: &Booking) -> bool {
         let tenant = booking.tenant.as_ref();
         tenant.is_some_and(|(tenant, _)| self.is_limited(tenant))
     }
 
     pub(super) fn is_limited(&self, tenant: &TenantName) -> bool {
-        let account = self.fleet.tenant(tenant);
+        let account = self.node_index.tenant(tenant);
         account.is_some_and(|account| account.limits.iter().next().is_some())
     }
 
@@ -95,7 +96,7 @@ impl World {
         self.wake_pools(|pool| pool.setup.key.provider == *name);
     }
 
-    /// Has every pool look at everything again, whether or not something has changed.
+    /// Wakes every pool, whether or not something has changed.
     pub fn wake_all(&mut self) {
         self.wake_pools(|_| true);
     }
@@ -118,8 +119,8 @@ impl World {
         }
     }
 
-    /// Pools look at the first request of each line only. One that is full has to say of those that come later only
-    /// whether it can ever serve them.
+    /// Wakes the pools that have to evaluate a request. Only the head of a line matters. A full pool only has to
+    /// decide whether it can ever serve later ones.
     pub(super) fn wake_concerned(&mut self, id: RequestId) {
         let (Some(line), Some(request)) = (self.queue.line_of(id), self.queue.get(id)) else {
             return;

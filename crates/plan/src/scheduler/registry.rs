@@ -1,4 +1,4 @@
-//! The registered pools of all launchers, ours and Python's.
+//! The registered pools of all launchers, Python ones included.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use nodeyard_model::{Label, LauncherId, PoolComponent, ProviderName};
 use crate::setup::PoolKey;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Registered {
+pub(crate) struct RegisteredPool {
     pub(crate) key: PoolKey,
     pub(crate) labels: BTreeSet<Label>,
     pub(crate) priority: i64,
@@ -15,41 +15,41 @@ pub(crate) struct Registered {
     pub(crate) cluster: Option<Box<str>>,
 }
 
-impl Registered {
+impl RegisteredPool {
     pub(crate) fn missing<'a>(&'a self, labels: &'a [Label]) -> impl Iterator<Item = &'a Label> {
         labels.iter().filter(|label| !self.labels.contains(*label))
     }
 }
 
-/// How much a change of the registry changes.
+/// The effect of a change of the registry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Change {
+pub(crate) enum RegistryChange {
     Nothing,
-    /// Who yields to whom.
+    /// Which pools yield to which.
     Precedence,
-    /// Who can serve what.
+    /// Which pools can serve which labels.
     Candidates,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Registry {
-    pools: BTreeMap<LauncherId, Registered>,
-    /// A pool that registers again after a lost session has two entries for a while.
+pub(crate) struct PoolRegistry {
+    pools: BTreeMap<LauncherId, RegisteredPool>,
+    /// Entry names with their pools. A pool that registers again after a lost session has two entries for a while.
     entries: BTreeMap<Box<str>, LauncherId>,
-    /// Of those that are registered.
+    /// The lowest priority number of all registered pools.
     lowest_priority: Option<i64>,
 }
 
-impl Registry {
-    pub(crate) fn get(&self, id: &LauncherId) -> Option<&Registered> {
+impl PoolRegistry {
+    pub(crate) fn get(&self, id: &LauncherId) -> Option<&RegisteredPool> {
         self.pools.get(id)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&LauncherId, &Registered)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&LauncherId, &RegisteredPool)> {
         self.pools.iter()
     }
 
-    /// Whether some pool has a lower priority number.
+    /// Returns whether some pool has a lower priority number.
     pub(crate) fn precedes(&self, priority: i64) -> bool {
         self.lowest_priority.is_some_and(|lowest| lowest < priority)
     }
@@ -58,15 +58,15 @@ impl Registry {
         self.lowest_priority = self.pools.values().map(|pool| pool.priority).min();
     }
 
-    /// The cluster of a provider, as its pools say. None if no pool of it is registered.
+    /// Returns the cluster of a provider according to its pools. None if no pool of it is registered.
     pub(crate) fn cluster_of(&self, provider: &ProviderName) -> Option<Option<&str>> {
         let mut pools = self.pools.values();
         let pool = pools.find(|pool| pool.key.provider == *provider)?;
         Some(pool.cluster.as_deref())
     }
 
-    pub(crate) fn put(&mut self, entry: &str, component: &PoolComponent) -> Change {
-        let pool = Registered {
+    pub(crate) fn put(&mut self, entry: &str, component: &PoolComponent) -> RegistryChange {
+        let pool = RegisteredPool {
             key: PoolKey::new(component.provider_name.clone(), component.name.clone()),
             labels: component.supported_labels.iter().cloned().collect(),
             priority: component.priority,
@@ -77,25 +77,27 @@ impl Registry {
         let old = self.pools.insert(component.id.clone(), pool.clone());
         self.find_lowest_priority();
         match old {
-            Some(old) if old == pool => Change::Nothing,
-            Some(old) if old.key == pool.key && old.labels == pool.labels => Change::Precedence,
-            _ => Change::Candidates,
+            Some(old) if old == pool => RegistryChange::Nothing,
+            Some(old) if old.key == pool.key && old.labels == pool.labels => {
+                RegistryChange::Precedence
+            }
+            _ => RegistryChange::Candidates,
         }
     }
 
-    pub(crate) fn remove(&mut self, entry: &str) -> Change {
+    pub(crate) fn remove(&mut self, entry: &str) -> RegistryChange {
         let Some(id) = self.entries.remove(entry) else {
-            return Change::Nothing;
+            return RegistryChange::Nothing;
         };
         if self.entries.values().any(|other| *other == id) {
-            return Change::Nothing;
+            return RegistryChange::Nothing;
         }
         self.pools.remove(&id);
         self.find_lowest_priority();
-        Change::Candidates
+        RegistryChange::Candidates
     }
 
-    /// The pools that have all `labels` and have not declined.
+    /// Returns the pools that have all `labels` and have not declined.
     pub(crate) fn candidates(
         &self,
         labels: &[Label],
