@@ -32,10 +32,10 @@ impl StewardContext {
         let action = Action::Build {
             formats: formats.clone(),
         };
-        let Some((lock, picture)) = self.lock_image(image, &action).await? else {
+        let Some((lock, image_state)) = self.lock_image(image, &action).await? else {
             return Ok(WorkOutcome::Skipped);
         };
-        if self.adopt_lost_build(&picture).await? {
+        if self.adopt_lost_build(&image_state).await? {
             lock.release().await?;
             return Ok(WorkOutcome::Done);
         }
@@ -99,9 +99,9 @@ impl StewardContext {
         let Some(lock) = RenewableLock::try_acquire(lock).await? else {
             return Ok(None);
         };
-        let unlock = |picture: &mut ImageState| picture.building = false;
-        if let Some(picture) = self.confirm(image, action, unlock).await? {
-            return Ok(Some((lock, picture)));
+        let unlock = |image_state: &mut ImageState| image_state.building = false;
+        if let Some(image_state) = self.confirm(image, action, unlock).await? {
+            return Ok(Some((lock, image_state)));
         }
         lock.release().await?;
         Ok(None)

@@ -97,8 +97,8 @@ impl StewardContext {
         image_state::load_image_state(&self.registry, &self.config(), functions, image).await
     }
 
-    pub(super) fn decide(&self, picture: &ImageState) -> Plan {
-        images::decide(picture, &self.pace, now())
+    pub(super) fn decide(&self, image_state: &ImageState) -> Plan {
+        images::decide(image_state, &self.pace, now())
     }
 
     /// Checks, while its lock is held, that an action is still part of the plan, and returns the state of the image if so.
@@ -110,10 +110,10 @@ impl StewardContext {
         unlock: impl FnOnce(&mut ImageState),
     ) -> Result<Option<ImageState>> {
         let functions = self.directory.refresh().await;
-        let mut picture = self.load_image_state(image, &functions).await?;
-        unlock(&mut picture);
-        let plan = self.decide(&picture);
-        Ok(plan.actions.contains(action).then_some(picture))
+        let mut image_state = self.load_image_state(image, &functions).await?;
+        unlock(&mut image_state);
+        let plan = self.decide(&image_state);
+        Ok(plan.actions.contains(action).then_some(image_state))
     }
 
     /// Records a failure, which delays the next attempt.

@@ -65,18 +65,18 @@ impl StewardContext {
             let lock = self.registry.images().building_lock(&info.image)?;
             let lock = RenewableLock::try_acquire(lock).await?;
             let functions = self.directory.refresh().await;
-            let mut picture = self.load_image_state(&info.image, &functions).await?;
+            let mut image_state = self.load_image_state(&info.image, &functions).await?;
             match lock {
                 Some(lock) => {
-                    picture.building = false;
-                    let adopted = self.adopt(&picture, &info, build).await;
+                    image_state.building = false;
+                    let adopted = self.adopt(&image_state, &info, build).await;
                     lock.release().await?;
                     if adopted? {
                         return Ok(());
                     }
                 }
                 // Another steward may be adopting it.
-                None if !has_build_under_way(&picture) => return Ok(()),
+                None if !has_build_under_way(&image_state) => return Ok(()),
                 None => {}
             }
         }
@@ -91,13 +91,13 @@ impl StewardContext {
         Ok(notes.lost.contains_key(&build))
     }
 
-    /// Adopts a lost build instead of starting a new one. The caller holds the lock of the image, which `picture` must not
+    /// Adopts a lost build instead of starting a new one. The caller holds the lock of the image, which `image_state` must not
     /// contain.
-    pub(super) async fn adopt_lost_build(&self, picture: &ImageState) -> Result<bool> {
+    pub(super) async fn adopt_lost_build(&self, image_state: &ImageState) -> Result<bool> {
         for build in self.unrecorded().await? {
-            if self.is_lost(&picture.image, build).await?
+            if self.is_lost(&image_state.image, build).await?
                 && let Some(info) = self.orphan(build).await?
-                && self.adopt(picture, &info, build).await?
+                && self.adopt(image_state, &info, build).await?
             {
                 return Ok(true);
             }
@@ -106,13 +106,18 @@ impl StewardContext {
     }
 
     /// Creates a record for a useful lost build, so that it is resumed.
-    async fn adopt(&self, picture: &ImageState, info: &ImageInfo, build: BuildId) -> Result<bool> {
-        if !is_wanted(picture, info, now()) {
+    async fn adopt(
+        &self,
+        image_state: &ImageState,
+        info: &ImageInfo,
+        build: BuildId,
+    ) -> Result<bool> {
+        if !is_wanted(image_state, info, now()) {
             return Ok(false);
         }
         let mut record = ImageBuild::new(BuildState::Building, now());
         record.builder = Some(info.builder.clone());
-        let policy = picture.policy.iter();
+        let policy = image_state.policy.iter();
         record.formats = policy.flat_map(|policy| &policy.formats).collect();
         let key = key_of(info, build);
         self.registry.images().create_build(&key, &record).await?;
@@ -157,8 +162,8 @@ fn key_of(info: &ImageInfo, build: BuildId) -> BuildKey {
 }
 
 /// Returns whether a lost build can replace a new build: there is no newer build, running build or newer request.
-fn is_wanted(picture: &ImageState, info: &ImageInfo, now: Timestamp) -> bool {
-    let Some(policy) = &picture.policy else {
+fn is_wanted(image_state: &ImageState, info: &ImageInfo, now: Timestamp) -> bool {
+    let Some(policy) = &image_state.policy else {
         return false;
     };
     let ImageOrigin::Built { rebuild_age } = policy.origin else {
@@ -172,21 +177,21 @@ fn is_wanted(picture: &ImageState, info: &ImageInfo, now: Timestamp) -> bool {
             .all(|format| info.formats.contains_key(format)),
         LocalState::Failed => false,
     };
-    let builds = picture.builds.values();
+    let builds = image_state.builds.values();
     let is_newest = builds
         .filter(|build| build.state == BuildState::Ready)
         .all(|build| build.since < info.since);
-    let is_asked_for = picture
+    let is_asked_for = image_state
         .request
         .is_none_or(|request| request.made <= info.since);
     has_formats
         && is_newest
         && is_asked_for
-        && !has_build_under_way(picture)
+        && !has_build_under_way(image_state)
         && now.since(info.since) < rebuild_age
 }
 
-fn has_build_under_way(picture: &ImageState) -> bool {
-    let mut builds = picture.builds.values();
+fn has_build_under_way(image_state: &ImageState) -> bool {
+    let mut builds = image_state.builds.values();
     builds.any(|build| build.state == BuildState::Building)
 }

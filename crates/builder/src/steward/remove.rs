@@ -32,14 +32,14 @@ impl StewardContext {
             return Ok(WorkOutcome::Skipped);
         };
         let upload_key = (upload.provider.clone(), upload.upload);
-        let unlock = |picture: &mut ImageState| {
-            let build = picture.builds.get_mut(&upload.build);
+        let unlock = |image_state: &mut ImageState| {
+            let build = image_state.builds.get_mut(&upload.build);
             if let Some(upload) = build.and_then(|build| build.uploads.get_mut(&upload_key)) {
                 upload.locked = false;
             }
         };
         let action = Action::RemoveUpload(upload.clone());
-        let Some(picture) = self.confirm(image, &action, unlock).await? else {
+        let Some(image_state) = self.confirm(image, &action, unlock).await? else {
             held.guard.release().await?;
             return Ok(WorkOutcome::Skipped);
         };
@@ -66,7 +66,7 @@ impl StewardContext {
                 self.clear_failures(image, &subject).await?;
             }
             Err(failure) => {
-                let work_failure = work_failure(&picture, upload.build, subject, failure);
+                let work_failure = work_failure(&image_state, upload.build, subject, failure);
                 self.record_failure(image, work_failure).await?;
             }
         }
@@ -87,7 +87,7 @@ impl StewardContext {
         };
         let action = Action::RemoveBuild { build };
         let confirmed = self.confirm(image, &action, unlock_build(build)).await?;
-        let Some(picture) = confirmed else {
+        let Some(image_state) = confirmed else {
             held.guard.release().await?;
             return Ok(WorkOutcome::Skipped);
         };
@@ -126,7 +126,7 @@ impl StewardContext {
                 }
             }
             Err(failure) => {
-                let work_failure = work_failure(&picture, build, subject, failure);
+                let work_failure = work_failure(&image_state, build, subject, failure);
                 self.record_failure(image, work_failure).await?;
             }
         }
@@ -153,7 +153,7 @@ impl StewardContext {
             formats: formats.clone(),
         };
         let confirmed = self.confirm(image, &action, unlock_build(build)).await?;
-        let Some(picture) = confirmed else {
+        let Some(image_state) = confirmed else {
             held.guard.release().await?;
             return Ok(WorkOutcome::Skipped);
         };
@@ -172,7 +172,7 @@ impl StewardContext {
                 .await?;
             }
             Err(failure) => {
-                let work_failure = work_failure(&picture, build, subject, failure);
+                let work_failure = work_failure(&image_state, build, subject, failure);
                 self.record_failure(image, work_failure).await?;
             }
         }
@@ -209,8 +209,8 @@ impl StewardContext {
 
     async fn has_uploads(&self, image: &ImageName, build: BuildId) -> Result<bool> {
         let functions = self.directory.latest().borrow().clone();
-        let picture = self.load_image_state(image, &functions).await?;
-        let build = picture.builds.get(&build);
+        let image_state = self.load_image_state(image, &functions).await?;
+        let build = image_state.builds.get(&build);
         Ok(build.is_some_and(|build| !build.uploads.is_empty() || build.unreadable > 0))
     }
 }
@@ -229,20 +229,23 @@ async fn booted_builds(registry: &Registry, image: &ImageName) -> Result<BTreeSe
 }
 
 fn unlock_build(build: BuildId) -> impl FnOnce(&mut ImageState) {
-    move |picture| {
-        if let Some(build) = picture.builds.get_mut(&build) {
+    move |image_state| {
+        if let Some(build) = image_state.builds.get_mut(&build) {
             build.locked = false;
         }
     }
 }
 
 fn work_failure(
-    picture: &ImageState,
+    image_state: &ImageState,
     build: BuildId,
     subject: Subject,
     failure: JobFailure,
 ) -> WorkFailure {
-    let order = picture.builds.get(&build).map_or(0, |build| build.order);
+    let order = image_state
+        .builds
+        .get(&build)
+        .map_or(0, |build| build.order);
     WorkFailure {
         subject,
         build,

@@ -12,17 +12,17 @@ use super::progress::put_ephemeral;
 
 impl StewardContext {
     /// Writes the report if it has changed. A failed write is retried after the next evaluation of the image.
-    pub(super) async fn report(&self, picture: &ImageState, explanation: &ImageExplanation) {
-        let report = StewardReport::new(picture, explanation);
-        if let Err(error) = self.write_report(picture, &report).await {
+    pub(super) async fn report(&self, image_state: &ImageState, explanation: &ImageExplanation) {
+        let report = StewardReport::new(image_state, explanation);
+        if let Err(error) = self.write_report(image_state, &report).await {
             let error = &error as &dyn std::error::Error;
-            tracing::debug!(image = %picture.image, error, "failed to write image report for launchers");
+            tracing::debug!(image = %image_state.image, error, "failed to write image report for launchers");
         }
     }
 
-    async fn write_report(&self, picture: &ImageState, report: &StewardReport) -> Result<()> {
+    async fn write_report(&self, image_state: &ImageState, report: &StewardReport) -> Result<()> {
         let data = crate::jobs::to_payload(report);
-        let dir = TreePath::new(layout::image_stewards(&picture.image))?;
+        let dir = TreePath::new(layout::image_stewards(&image_state.image))?;
         let path = dir.join(&self.name)?;
         let tree = &**self.registry.tree();
         // It may have been deleted with a session or with the image.

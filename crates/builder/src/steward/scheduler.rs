@@ -339,21 +339,21 @@ impl ImageScheduler {
 
 async fn evaluate(ctx: &StewardContext, image: &ImageName) -> nodeyard_store::Result<Plan> {
     let latest = ctx.directory.latest().borrow().clone();
-    let mut picture = ctx.load_image_state(image, &latest).await?;
-    let mut plan = ctx.decide(&picture);
+    let mut image_state = ctx.load_image_state(image, &latest).await?;
+    let mut plan = ctx.decide(&image_state);
     // A worker may have registered since the last poll.
     if waits_for_worker(&plan.explanation) {
         let fresh = ctx.directory.refresh().await;
         if fresh != latest {
-            picture = ctx.load_image_state(image, &fresh).await?;
-            plan = ctx.decide(&picture);
+            image_state = ctx.load_image_state(image, &fresh).await?;
+            plan = ctx.decide(&image_state);
         }
     }
-    let nothing_left = picture.policy.is_none() && picture.builds.is_empty();
-    if nothing_left && !picture.building {
+    let nothing_left = image_state.policy.is_none() && image_state.builds.is_empty();
+    if nothing_left && !image_state.building {
         ctx.forget_image(image).await?;
     } else {
-        ctx.report(&picture, &plan.explanation).await;
+        ctx.report(&image_state, &plan.explanation).await;
     }
     Ok(plan)
 }

@@ -97,8 +97,8 @@ impl StewardContext {
         let Some(lock) = RenewableLock::try_acquire(lock).await? else {
             return Ok(None);
         };
-        let unlock = |picture: &mut ImageState| {
-            if let Some(build) = picture.builds.get_mut(&build) {
+        let unlock = |image_state: &mut ImageState| {
+            if let Some(build) = image_state.builds.get_mut(&build) {
                 build.uploading.remove(provider);
             }
         };

@@ -73,24 +73,24 @@ impl StewardContext {
         };
         let source = self.zuul_sources.get(image, &image_config).await;
         let _guard = source.fetch_lock.lock().await;
-        if let Some(picture) = self.confirm(image, &Action::AskZuul, |_| {}).await? {
-            self.fetch_offers(image, &source, &picture).await?;
+        if let Some(image_state) = self.confirm(image, &Action::AskZuul, |_| {}).await? {
+            self.fetch_offers(image, &source, &image_state).await?;
         }
         Ok(WorkOutcome::Done)
     }
 
-    /// Polls Zuul and records the result, unless another steward has done so since `picture` was loaded or is doing so. Returns
+    /// Polls Zuul and records the result, unless another steward has done so since `image_state` was loaded or is doing so. Returns
     /// `false` without a valid response.
     async fn fetch_offers(
         &self,
         image: &ImageName,
         source: &ZuulSource,
-        picture: &ImageState,
+        image_state: &ImageState,
     ) -> Result<bool> {
-        if !self.acquire_poll_turn(image, picture).await? {
+        if !self.acquire_poll_turn(image, image_state).await? {
             return Ok(false);
         }
-        let is_worth_fetching = |offers: &[_]| is_worth_more(picture, offers, now());
+        let is_worth_fetching = |offers: &[_]| is_worth_more(image_state, offers, now());
         let asked = source
             .fetch(self.timing.zuul_timeout, is_worth_fetching)
             .await;
@@ -104,7 +104,7 @@ impl StewardContext {
             let time = now();
             market.asked = Some(time);
             market.asking = None;
-            market.request = picture.request.map(|request| request.order);
+            market.request = image_state.request.map(|request| request.order);
             let pause = match &asked {
                 Ok((offers, has_more)) => {
                     market.offers.clone_from(offers);
@@ -133,8 +133,11 @@ impl StewardContext {
     }
 
     /// Acquires the turn to poll Zuul. It expires, so that another steward can poll if this one fails.
-    async fn acquire_poll_turn(&self, image: &ImageName, picture: &ImageState) -> Result<bool> {
-        let seen = picture.zuul_builds.as_ref().and_then(|market| market.asked);
+    async fn acquire_poll_turn(&self, image: &ImageName, image_state: &ImageState) -> Result<bool> {
+        let seen = image_state
+            .zuul_builds
+            .as_ref()
+            .and_then(|market| market.asked);
         let limit = self.timing.zuul_timeout;
         let is_ours = AtomicBool::new(false);
         change_market(&**self.registry.tree(), image, |market| {
@@ -218,10 +221,12 @@ impl StewardContext {
         let _guard = source.fetch_lock.lock().await;
         // Another task may have polled Zuul or started the import in the meantime.
         if source.find(zuul_build, formats).is_none() {
-            let Some(picture) = self.confirm(image, import, |_| {}).await? else {
+            let Some(image_state) = self.confirm(image, import, |_| {}).await? else {
                 return Ok(BuildLookup::Unknown);
             };
-            if is_backing_off(&picture) || !self.fetch_offers(image, &source, &picture).await? {
+            if is_backing_off(&image_state)
+                || !self.fetch_offers(image, &source, &image_state).await?
+            {
                 return Ok(BuildLookup::Unknown);
             }
         }
@@ -302,8 +307,8 @@ impl StewardContext {
 }
 
 /// Returns whether polling Zuul is backing off after a failure.
-fn is_backing_off(picture: &ImageState) -> bool {
-    picture.zuul_builds.as_ref().is_some_and(|market| {
+fn is_backing_off(image_state: &ImageState) -> bool {
+    image_state.zuul_builds.as_ref().is_some_and(|market| {
         market.error.is_some() && market.next.is_some_and(|next| next > now())
     })
 }

@@ -119,11 +119,11 @@ async fn work_waits_for_a_worker_and_says_so() {
         let functions =
             RegisteredFunctions::fetch(&servers, crate::steward::fixtures::PATIENCE).await;
         let config = parse(TWO_PROVIDERS);
-        let picture = load_image_state(&records.0, &config, &functions, &image())
+        let image_state = load_image_state(&records.0, &config, &functions, &image())
             .await
             .unwrap();
         let now = nodeyard_model::now();
-        images::decide(&picture, &Pace::default(), now).explanation
+        images::decide(&image_state, &Pace::default(), now).explanation
     };
     let BuildVerdict::Waits { wait, .. } = explain().await.build else {
         panic!("{:?}", explain().await);

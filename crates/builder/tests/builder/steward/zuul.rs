@@ -202,11 +202,11 @@ impl ZuulTest {
         )
         .await;
         let config = parse(&self.text);
-        let picture = load_image_state(&records.0, &config, &functions, &image())
+        let image_state = load_image_state(&records.0, &config, &functions, &image())
             .await
             .unwrap();
         let now = nodeyard_model::now();
-        let plan = decide(&picture, &Pace::default(), now);
+        let plan = decide(&image_state, &Pace::default(), now);
         plan.explanation.display_at(now).to_string()
     }
 }
