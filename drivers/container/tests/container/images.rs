@@ -220,19 +220,22 @@ async fn an_import_whose_response_was_lost_is_found_again(runtime: &ContainerRun
     let file = root_filesystem().unwrap();
     let upload_order = upload_order(system, 1, &file, "tar");
     // Twice, as if two processes had been at it.
-    upload(&driver, &upload_order).await;
-    let second = upload(&driver, &upload_order).await;
+    let both = [
+        upload(&driver, &upload_order).await,
+        upload(&driver, &upload_order).await,
+    ];
     assert_eq!(count(&driver, system).await, 2);
     let again = UploadOrder {
         first_attempt: false,
         ..upload_order
     };
     let found = try_upload(&driver, &again).await.unwrap();
-    assert_eq!(found, second);
+    // The newest, but the runtime tells seconds only.
+    assert!(both.contains(&found), "{found:?}");
     assert_eq!(count(&driver, system).await, 1);
     let leak = Target::Resource {
         kind: ResourceKind::IMAGES,
-        id: second.external_id,
+        id: found.external_id,
     };
     driver.delete(&leak).await.unwrap();
     assert_eq!(count(&driver, system).await, 0);
