@@ -367,6 +367,11 @@ impl JobFailure {
         }
     }
 
+    /// Creates a failure that does not count and is retried at once.
+    pub(crate) fn interrupted(reason: impl Into<String>) -> Self {
+        Self::new(FailureKind::Interrupted, reason)
+    }
+
     /// Creates a failure that can be retried.
     pub(crate) fn unable(reason: impl Into<String>) -> Self {
         Self::new(FailureKind::Unable, reason)

@@ -186,7 +186,8 @@ impl<'c> UploadAttempt<'c> {
                 tracing::info!(image = %build.image, build = %build.build, %provider, reason, "lost connection to upload job; asking its worker");
                 recover.await
             }
-            CallOutcome::NotSent(reason) => JobResult::Failed(JobFailure::unable(reason)),
+            // The worker stopped, or restarts, since the upload was decided on.
+            CallOutcome::NotSent(reason) => JobResult::Failed(JobFailure::interrupted(reason)),
         };
         reporter.end().await;
         self.finish(lock, job_result).await
