@@ -164,27 +164,41 @@ impl Dispatcher {
                 self.scheduler.set_readiness(&run.key, &label, readiness);
             }
         }
-        let Some(resources) = resources else { return };
         if let Some(limits) = limits {
-            self.count_unrecorded(&provider, limits, &resources);
+            self.set_limits(&provider, limits);
         }
+        let Some(resources) = resources else { return };
+        self.count_unrecorded(&provider, &resources);
         self.remove_leaks(&provider, &resources);
         self.mark_missing_uploads(&provider, &resources);
     }
 
-    /// Counts what others use, and what has no record any more. A node may have gone between the cloud's answer and the
-    /// views, so one without a record counts from the second poll on.
-    fn count_unrecorded(&mut self, provider: &Provider, limits: Limits, resources: &[Resource]) {
-        let Some(running) = self.providers.get_mut(&provider.name) else {
+    /// Takes over the limits of a cloud, whether or not its resources could be listed.
+    fn set_limits(&mut self, provider: &Provider, limits: Limits) {
+        let Some(setup) = self.scheduler.provider(&provider.name) else {
             return;
         };
+        let (foreign, leaked) = (setup.foreign.clone(), setup.leaked.clone());
+        let limits = provider.counted(limits);
+        self.scheduler
+            .set_provider_quota(&provider.name, limits, foreign, leaked);
+    }
+
+    /// Counts what others use, and what has no record any more. A node may have gone between the cloud's answer and the
+    /// views, so one without a record counts from the second poll on.
+    fn count_unrecorded(&mut self, provider: &Provider, resources: &[Resource]) {
+        let running = self.providers.get_mut(&provider.name);
+        let setup = self.scheduler.provider(&provider.name);
+        let (Some(running), Some(setup)) = (running, setup) else {
+            return;
+        };
+        let limits = setup.limits.clone();
         let recorded = |node| self.scheduler.counts_node(node);
         let now = Unrecorded::among(resources, &provider.owner, recorded);
         let before = std::mem::take(&mut running.polls.unrecorded);
         let still = now.nodes.iter().filter(|(node, _)| before.contains(node));
         let leaked = still.map(|(_, takes)| takes).sum();
         running.polls.unrecorded = now.nodes.into_keys().collect();
-        let limits = provider.counted(limits);
         self.scheduler
             .set_provider_quota(&provider.name, limits, now.foreign, leaked);
     }

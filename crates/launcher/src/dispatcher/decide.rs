@@ -342,10 +342,8 @@ impl Dispatcher {
             // It stays in `settling` until then.
             Settled::Failed => {
                 let failures = self.failed_deletions.entry(node).or_default();
-                let delay = self.ctx.timing.delete_retry;
-                let delay = delay.saturating_mul(1 << (*failures).min(10));
+                let delay = delete_pause(self.ctx.timing.delete_retry, *failures);
                 *failures += 1;
-                let delay = delay.min(DELETE_PAUSE_MOST);
                 self.timers.after(delay, Timer::Settle(node));
             }
         }
@@ -425,5 +423,26 @@ impl Dispatcher {
         };
         let now = self.providers.get(&task.pool.provider);
         now.is_none_or(|running| !Arc::ptr_eq(&running.provider, &task.provider))
+    }
+}
+
+/// Returns the pause before a deletion is retried that has failed this often before.
+fn delete_pause(first: Duration, failures: u32) -> Duration {
+    let pause = first.saturating_mul(1 << failures.min(10));
+    pause.min(DELETE_PAUSE_MOST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failed_deletions_are_retried_less_and_less_often() {
+        let first = Duration::from_secs(5);
+        let pauses = (0..8).map(|failures| delete_pause(first, failures).as_secs());
+        let pauses: Vec<_> = pauses.collect();
+        assert_eq!(pauses, [5, 10, 20, 40, 80, 160, 300, 300]);
+        assert_eq!(delete_pause(first, u32::MAX), DELETE_PAUSE_MOST);
+        assert_eq!(delete_pause(Duration::MAX, 1), DELETE_PAUSE_MOST);
     }
 }

@@ -73,7 +73,9 @@ impl Dispatcher {
             return;
         };
         let record = &request.value;
-        self.ready_nodes.saw(id, record, &request.stat);
+        if self.ready_nodes.saw(id, record, &request.stat) {
+            self.ready_request_ended(record);
+        }
         if record.state.is_final() {
             self.retries.remove(&id);
         }

@@ -252,6 +252,31 @@ async fn a_quota_that_others_use_up_only_delays() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_lowered_quota_is_believed_although_the_cloud_cannot_be_listed() {
+    logs();
+    let store = Store::embedded();
+    let cloud = FakeCloud::new(simulate());
+    let mut launcher = Running::start(&store, Arc::clone(&cloud) as _, &config(8, SMALL)).await;
+    assert!(launcher.handle.until_ready().await);
+    let zuul = Zuul::new(store.session().await);
+    cloud.fail_lists(true);
+    cloud.lower_quota(1);
+    // The cloud is polled before a request is declined for its size.
+    let id = zuul.submit(&["small"; 5]).await;
+    assert_eq!(zuul.done(id).await.state, RequestState::Failed);
+    eventually("the reason names the new quota", || async {
+        let why = launcher.handle.ended(id)?.to_string();
+        why.contains("allows 1 in all").then_some(())
+    })
+    .await;
+    cloud.fail_lists(false);
+    let id = zuul.submit(&["small"]).await;
+    zuul.run_job(id).await;
+    nothing_is_left(&zuul.registry, &cloud).await;
+    launcher.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_newer_request_does_not_overtake_one_that_the_cloud_refused() {
     logs();
     let store = Store::embedded();

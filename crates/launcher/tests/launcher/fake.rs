@@ -36,6 +36,10 @@ struct Watch {
     looks: AtomicUsize,
     /// How often the limits are returned, if not always.
     limits_told: Mutex<Option<usize>>,
+    /// The limit of instances that is returned instead of the true one.
+    lowered_quota: Mutex<Option<usize>>,
+    /// Calls that list servers get no answer.
+    lists_fail: AtomicBool,
     /// No flavor is returned.
     flavors_hidden: AtomicBool,
     /// No server is returned.
@@ -251,6 +255,16 @@ impl FakeCloud {
         *self.watch.limits_told.lock().unwrap() = Some(times);
     }
 
+    /// Returns this limit of instances from now on.
+    pub(crate) fn lower_quota(&self, instances: usize) {
+        *self.watch.lowered_quota.lock().unwrap() = Some(instances);
+    }
+
+    /// Gives no answer to calls that list servers.
+    pub(crate) fn fail_lists(&self, fail: bool) {
+        self.watch.lists_fail.store(fail, Ordering::SeqCst);
+    }
+
     /// Hides all flavors of the cloud.
     pub(crate) fn hide_flavors(&self, hide: bool) {
         self.watch.flavors_hidden.store(hide, Ordering::SeqCst);
@@ -326,6 +340,18 @@ impl Watched {
             || method == "get_compute_limits" && !self.watch.tells_limits()
         {
             tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        if method == "list_servers" && self.watch.lists_fail.load(Ordering::SeqCst) {
+            return Err(CallError::NoResponse(None));
+        }
+        let lowered = *self.watch.lowered_quota.lock().unwrap();
+        if method == "get_compute_limits"
+            && let Some(instances) = lowered
+        {
+            let limits = self.cloud.call(method, arguments).await?;
+            let mut limits: serde_json::Value = serde_json::from_str(limits.get()).unwrap();
+            limits["max_total_instances"] = instances.into();
+            return Ok(serde_json::value::to_raw_value(&limits).unwrap());
         }
         if method == "list_flavors" && self.watch.flavors_hidden.load(Ordering::SeqCst) {
             return Ok(serde_json::value::to_raw_value(&[(); 0]).unwrap());
