@@ -10,7 +10,7 @@ use crate::file::{
     LabelConfig, MainFile, SecureFile, TenantLimits, WebappConfig, ZooKeeperServerConfig,
     ZooKeeperTls,
 };
-use crate::images::{self, ImageDefinition, SecureImages};
+use crate::images::{self, Auth, DownloadAuth, ImageDefinition, ImageSource, SecureImages};
 use crate::provider::Provider;
 use crate::service::{ApiConfig, BuilderWebapp, GearmanListen, GearmanServer};
 use crate::size::Size;
@@ -154,6 +154,27 @@ impl Config {
             providers,
             tenant_resource_limits: tenants,
         }
+    }
+
+    /// Returns the environment variables that hold secrets: the values of all `*-env` keys.
+    pub fn secret_variables(&self) -> impl Iterator<Item = &str> {
+        let tokens = self.api.tokens.iter().map(|token| &token.token_env);
+        let logins = self.image_logins().map(|login| &login.token_env);
+        tokens.chain(logins).flatten().map(String::as_str)
+    }
+
+    /// Returns how the sources of images log in, for their API and for downloads.
+    fn image_logins(&self) -> impl Iterator<Item = &Auth> {
+        self.images.values().flat_map(|image| match &image.source {
+            ImageSource::Zuul(zuul) => {
+                let download = match &zuul.download_auth {
+                    DownloadAuth::Explicit(auth) => Some(auth),
+                    DownloadAuth::None | DownloadAuth::SameOrigin => None,
+                };
+                [Some(&zuul.auth), download].into_iter().flatten()
+            }
+            ImageSource::Build(_) => [None, None].into_iter().flatten(),
+        })
     }
 
     /// Returns the provider with this name.

@@ -7,6 +7,8 @@ use std::rc::Rc;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
+use nodeyard_model::child_environment;
+
 use crate::clouds::{CloudsYaml, ProcessEnvironment};
 use crate::config::Config;
 use crate::decode::{Decode, Decoder, Mode};
@@ -148,6 +150,9 @@ pub fn load_bytes(
         Config::resolve(file, secure, &mut decoder)
     });
     let config = config.filter(|_| !decoder.findings.has_errors());
+    if let Some(config) = &config {
+        child_environment::withhold(config.secret_variables());
+    }
     let findings = std::mem::take(&mut decoder.findings);
     (config, findings.finish(&sources))
 }

@@ -1,9 +1,10 @@
 //! The data model shared by all crates: ids, names, states, resources, and the records with their JSON.
 //!
 //! The records are shared with Zuul and Python Nodepool: [`Record::from_json`] accepts what those write,
-//! [`Record::to_json`] writes what those expect, and unknown keys are preserved. This crate has no I/O, clock or
-//! randomness.
+//! [`Record::to_json`] writes what those expect, and unknown keys are preserved. Beyond the clock and
+//! the environment of child processes, this crate has no I/O, and no randomness.
 
+pub mod child_environment;
 pub mod clock;
 pub mod component;
 pub mod error_code;

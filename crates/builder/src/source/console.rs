@@ -17,6 +17,10 @@ use super::Redactor;
 
 const EXTENSION: &str = "log";
 
+/// The permissions of new logs and of their new directories, because the output of a build may contain secrets.
+const LOG_MODE: u32 = 0o640;
+const DIRECTORY_MODE: u32 = 0o750;
+
 /// Limits how much output of a build is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogLimits {
@@ -69,9 +73,19 @@ impl BuildConsole {
     /// Opens a log file, truncating an existing one.
     pub async fn open(path: PathBuf, limits: LogLimits, redactor: Redactor) -> io::Result<Self> {
         if let Some(directory) = path.parent() {
-            tokio::fs::create_dir_all(directory).await?;
+            tokio::fs::DirBuilder::new()
+                .recursive(true)
+                .mode(DIRECTORY_MODE)
+                .create(directory)
+                .await?;
         }
-        let file = File::create(&path).await?;
+        let file = tokio::fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(LOG_MODE)
+            .open(&path)
+            .await?;
         Ok(Self {
             file: Some(file),
             path,
@@ -250,6 +264,24 @@ mod tests {
         assert_eq!(text, "0123456789abc");
         let (text, _) = log(LogLimits::default(), &["x geh", "eim"]).await;
         assert_eq!(text, "x ********");
+    }
+
+    #[tokio::test]
+    async fn new_logs_are_closed_to_others_and_existing_directories_stay_as_they_are() {
+        use std::fs::{Permissions, metadata, set_permissions};
+        use std::os::unix::fs::PermissionsExt as _;
+
+        let directory = tempfile::tempdir().unwrap();
+        set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
+        let path = directory.path().join("logs/a-1.log");
+        BuildConsole::open(path.clone(), LogLimits::default(), Redactor::default())
+            .await
+            .unwrap();
+        let mode = |path: &Path| metadata(path).unwrap().permissions().mode() & 0o777;
+        // The umask may take further permissions away.
+        assert_eq!(mode(&path) & !0o640, 0);
+        assert_eq!(mode(path.parent().unwrap()) & !0o750, 0);
+        assert_eq!(mode(directory.path()), 0o755);
     }
 
     #[test]

@@ -18,6 +18,7 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use nodeyard_config as config;
+use nodeyard_model::child_environment;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tokio::io::AsyncReadExt;
@@ -113,6 +114,7 @@ impl Program {
 
     fn spawn(&self, output: io::PipeWriter) -> io::Result<Child> {
         let mut command = tokio::process::Command::new(&*self.name);
+        child_environment::restrict(command.as_std_mut());
         command
             .args(&self.arguments)
             .envs(self.environment.iter().map(|(name, value)| (name, value)))

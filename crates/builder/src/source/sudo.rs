@@ -6,6 +6,7 @@
 use std::io;
 use std::process::{Command, Stdio};
 
+use nodeyard_model::child_environment;
 use rustix::process::{Pid, Signal};
 
 /// The target of a signal.
@@ -21,7 +22,9 @@ pub(super) fn signal(to: SignalTarget, signal: Signal) -> bool {
         SignalTarget::Process(id) => id.as_raw_nonzero().to_string(),
         SignalTarget::Group(id) => format!("-{}", id.as_raw_nonzero()),
     };
-    let sent = Command::new("sudo")
+    let mut command = Command::new("sudo");
+    child_environment::restrict(&mut command);
+    let sent = command
         .args(["-n", "kill", &format!("-{}", signal.as_raw()), "--", &to])
         .stdin(Stdio::null())
         .stdout(Stdio::null())

@@ -114,6 +114,19 @@ async fn both_streams_go_to_the_log_in_their_order() {
 }
 
 #[tokio::test]
+async fn a_program_does_not_get_the_environment_of_the_worker() {
+    // Cargo sets it for every test.
+    assert!(std::env::var_os("CARGO_MANIFEST_DIR").is_some());
+    let test = ProgramTest::new();
+    test.sh("echo ${CARGO_MANIFEST_DIR-nothing} $NODEYARD_OUTPUT; echo ${PATH:+path}")
+        .await
+        .unwrap();
+    let base = test.path("image-1");
+    let expected = format!("nothing {}\npath\nExit code: 0\n", base.display());
+    assert_eq!(test.log(), expected);
+}
+
+#[tokio::test]
 async fn the_exit_code_decides() {
     let test = ProgramTest::new();
     let error = test.sh("echo failing; exit 3").await.unwrap_err();
