@@ -54,7 +54,7 @@ pub struct Submit {
     pub label: Label,
     /// How many requests to make now.
     pub count: usize,
-    /// How many more nodes are missing, for which there is no room, or whose requests are delayed.
+    /// How many more nodes are missing, for which there is no room.
     pub without_room: usize,
 }
 
@@ -68,8 +68,6 @@ pub(crate) struct ReadyWatch {
     missing: BTreeMap<Label, usize>,
     pub(crate) labels: BTreeSet<Label>,
     pub(crate) pools: BTreeSet<PoolKey>,
-    /// Labels whose requests are delayed.
-    delayed: BTreeSet<Label>,
 }
 
 /// Plans the requests to make. `own` are the min-ready requests of this launcher.
@@ -133,19 +131,6 @@ impl RequestScheduler {
     pub fn recheck_ready_nodes(&mut self) {
         self.ready.missing.clear();
         self.ready.labels.extend(self.ready.wanted.keys().cloned());
-    }
-
-    /// Requests no node of this label until [`RequestScheduler::resume_ready_nodes`].
-    pub fn delay_ready_nodes(&mut self, label: &Label) {
-        self.ready.delayed.insert(label.clone());
-    }
-
-    /// Requests nodes of a label again.
-    pub fn resume_ready_nodes(&mut self, label: &Label) {
-        if self.ready.delayed.remove(label) {
-            self.ready.missing.remove(label);
-            self.ready.labels.insert(label.clone());
-        }
     }
 
     /// Returns whether a change since the last call makes a [`plan`] request nodes. If so, make a plan, or call
@@ -251,8 +236,7 @@ impl<'a> Room<'a> {
     /// Returns how many of `missing` nodes the pools have room for, and takes that room.
     fn take(&mut self, label: &Label, missing: usize) -> usize {
         let mut found = 0;
-        let is_delayed = self.scheduler.ready.delayed.contains(label);
-        if is_delayed || self.scheduler.drains.labels.contains_key(label) {
+        if self.scheduler.drains.labels.contains_key(label) {
             return found;
         }
         for &(key, pool) in &self.open {

@@ -73,9 +73,7 @@ impl Dispatcher {
             return;
         };
         let record = &request.value;
-        if self.ready_nodes.saw(id, record, &request.stat) {
-            self.ready_request_ended(record);
-        }
+        self.ready_nodes.saw(id, record, &request.stat);
         if record.state.is_final() {
             self.retries.remove(&id);
         }

@@ -283,7 +283,6 @@ impl Dispatcher {
             self.supervise(&provider, &ended, roster::run);
         }
         self.supervise(&provider, &ended, background::run);
-        self.reset_delays_of(&provider);
         let pools = self.announce_pools(&provider);
         if let Some(old) = old {
             let successors = pools.values().map(|pool| pool.registration.path());

@@ -15,58 +15,16 @@ use nodeyard_model::{Label, NodeId, NodeRequest, RequestId, RequestState, Timest
 use nodeyard_plan::{MIN_READY_REQUESTOR, min_ready};
 use nodeyard_store::{Error, Result, SessionId, Stat, TreePath, ext};
 use tokio::sync::oneshot;
-use tokio::time::Instant;
 use tracing::{debug, warn};
 use uuid::Uuid;
 
 use super::{Dispatcher, Timer};
 use crate::context::Context;
-use crate::provider::Provider;
 use crate::report::{TaskReport, panicked};
 use crate::settle;
 
-/// After a request for a ready node could not be made.
+/// After a request for a ready node has failed, or could not be made.
 const PAUSE: Duration = Duration::from_secs(1);
-
-/// Before a label is requested again whose requests fail; doubles each time.
-const LABEL_DELAY: Duration = Duration::from_secs(1);
-const MAX_LABEL_DELAY: Duration = Duration::from_secs(60);
-
-/// The delays of the labels whose requests for ready nodes fail.
-#[derive(Debug, Default)]
-struct LabelBackoffs(BTreeMap<Label, LabelBackoff>);
-
-#[derive(Debug)]
-struct LabelBackoff {
-    delay: Duration,
-    until: Instant,
-}
-
-impl LabelBackoffs {
-    /// Counts a failed request. Returns the delay, unless one is in force already: requests that were made together
-    /// count once.
-    fn record_failure(&mut self, label: &Label, now: Instant) -> Option<Duration> {
-        let last = self.0.get(label);
-        if last.is_some_and(|last| now < last.until) {
-            return None;
-        }
-        let delay = last.map_or(LABEL_DELAY, |last| {
-            last.delay.saturating_mul(2).min(MAX_LABEL_DELAY)
-        });
-        let until = now + delay;
-        self.0.insert(label.clone(), LabelBackoff { delay, until });
-        Some(delay)
-    }
-
-    /// Makes the next failure the first one.
-    fn reset(&mut self, label: &Label) {
-        self.0.remove(label);
-    }
-
-    fn is_delayed(&self, label: &Label, now: Instant) -> bool {
-        self.0.get(label).is_some_and(|last| now < last.until)
-    }
-}
 
 #[derive(Debug, Default)]
 pub(super) struct ReadyNodes {
@@ -76,20 +34,19 @@ pub(super) struct ReadyNodes {
     ended: BTreeSet<RequestId>,
     /// Those of ours that are being deleted.
     ending: BTreeSet<RequestId>,
-    backoffs: LabelBackoffs,
     asking: bool,
     /// The last attempt failed; the next one waits.
     pub(super) pausing: bool,
 }
 
 impl ReadyNodes {
-    /// Returns whether this is a request for ready nodes that has just been fulfilled or failed.
-    pub(super) fn saw(&mut self, id: RequestId, record: &NodeRequest, stat: &Stat) -> bool {
-        if !stat.is_ephemeral() || record.requestor.as_deref() != Some(MIN_READY_REQUESTOR) {
-            return false;
+    pub(super) fn saw(&mut self, id: RequestId, record: &NodeRequest, stat: &Stat) {
+        if stat.is_ephemeral() && record.requestor.as_deref() == Some(MIN_READY_REQUESTOR) {
+            self.sessions.insert(id, SessionId(stat.ephemeral_owner));
+            if record.state.is_final() {
+                self.ended.insert(id);
+            }
         }
-        self.sessions.insert(id, SessionId(stat.ephemeral_owner));
-        record.state.is_final() && self.ended.insert(id)
     }
 
     pub(super) fn forget(&mut self, request: RequestId) {
@@ -122,6 +79,7 @@ impl Dispatcher {
         for id in finished.discard {
             debug!(request = %id, "failed to launch ready node");
             self.end_request(id, Vec::new());
+            self.pause();
         }
         if !self.scheduler.keeps_nodes_ready() {
             if self.scheduler.has_removed_min_ready() {
@@ -136,47 +94,6 @@ impl Dispatcher {
             let panicked = TaskReport::Asked(Err(panicked()));
             let work = ask(self.ctx.clone());
             self.ctx.spawn("ready nodes", work, panicked);
-        }
-    }
-
-    /// Adapts the delays of the labels of a request for ready nodes that was fulfilled or failed, whichever launcher
-    /// made it.
-    pub(super) fn ready_request_ended(&mut self, record: &NodeRequest) {
-        for label in &record.labels {
-            if record.state == RequestState::Failed {
-                self.delay_label(label);
-            } else {
-                self.reset_delay(label);
-            }
-        }
-    }
-
-    /// Requests the ready nodes of a provider that was replaced without delay: its configuration or cloud has changed.
-    pub(super) fn reset_delays_of(&mut self, provider: &Provider) {
-        for label in provider.pools.values().flat_map(|pool| pool.labels()) {
-            self.reset_delay(label);
-        }
-    }
-
-    fn delay_label(&mut self, label: &Label) {
-        let backoffs = &mut self.ready_nodes.backoffs;
-        let Some(delay) = backoffs.record_failure(label, Instant::now()) else {
-            return;
-        };
-        debug!(%label, ?delay, "delaying requests for ready nodes");
-        self.scheduler.delay_ready_nodes(label);
-        self.timers.after(delay, Timer::ResumeLabel(label.clone()));
-    }
-
-    fn reset_delay(&mut self, label: &Label) {
-        self.ready_nodes.backoffs.reset(label);
-        self.scheduler.resume_ready_nodes(label);
-    }
-
-    /// Requests the ready nodes of a label again, unless its delay was reset and has begun anew.
-    pub(super) fn resume_label(&mut self, label: &Label) {
-        if !self.ready_nodes.backoffs.is_delayed(label, Instant::now()) {
-            self.scheduler.resume_ready_nodes(label);
         }
     }
 
@@ -287,30 +204,4 @@ fn request_for(label: &Label, now: Timestamp) -> NodeRequest {
     request.event_id = Some(Uuid::new_v4().simple().to_string().into());
     request.created_time = Some(now);
     request
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ready_nodes_of_a_label_that_fails_are_requested_less_and_less_often() {
-        let mut backoffs = LabelBackoffs::default();
-        let [small, large] = ["small", "large"].map(Label::from);
-        let mut now = Instant::now();
-        for seconds in [1, 2, 4, 8, 16, 32, 60, 60] {
-            let delay = Duration::from_secs(seconds);
-            assert_eq!(backoffs.record_failure(&small, now), Some(delay));
-            assert_eq!(backoffs.record_failure(&small, now), None, "made together");
-            assert!(backoffs.is_delayed(&small, now));
-            assert!(!backoffs.is_delayed(&large, now));
-            now += delay;
-            assert!(!backoffs.is_delayed(&small, now));
-        }
-        assert_eq!(backoffs.record_failure(&large, now), Some(LABEL_DELAY));
-        backoffs.record_failure(&small, now);
-        backoffs.reset(&small);
-        assert!(!backoffs.is_delayed(&small, now));
-        assert_eq!(backoffs.record_failure(&small, now), Some(LABEL_DELAY));
-    }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
-use nodeyard_model::{Label, NodeId, ProviderName, RequestId};
+use nodeyard_model::{NodeId, ProviderName, RequestId};
 use nodeyard_plan::PoolKey;
 use tokio::time::{Instant, sleep_until};
 
@@ -25,8 +25,6 @@ pub(super) enum Timer {
     FailDeclined,
     /// Ask for ready nodes again.
     KeepReady,
-    /// Request ready nodes of a label again.
-    ResumeLabel(Label),
     /// End a request for ready nodes.
     End(RequestId),
     /// Note what requests wait for.

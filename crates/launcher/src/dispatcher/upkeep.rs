@@ -60,7 +60,6 @@ impl Dispatcher {
             Timer::Expiry => self.expire(),
             Timer::FailDeclined => self.fail_declined(),
             Timer::KeepReady => self.ready_nodes.pausing = false,
-            Timer::ResumeLabel(label) => self.resume_label(&label),
             Timer::End(request) => self.ready_nodes.not_ended(request),
             Timer::Sample => self.sample_waiting(),
             Timer::Images => self.images_changed(&Change::Everything),

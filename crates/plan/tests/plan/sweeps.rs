@@ -12,8 +12,7 @@ use nodeyard_plan::expiry::{self, Reason};
 use nodeyard_plan::leaks::{self, FoundResource, LeakScan, LeakSightings, Leaks, ResourceOwner};
 use nodeyard_plan::protocol::{WriteRefused, node::ObservedState};
 use nodeyard_plan::{
-    LabelPolicy, LabelReadiness, MIN_READY_REQUESTOR, Policy, ProviderSetup, RequestScheduler,
-    min_ready,
+    LabelPolicy, LabelReadiness, MIN_READY_REQUESTOR, Policy, ProviderSetup, min_ready,
 };
 use nodeyard_plan::{orphans, protocol};
 
@@ -126,34 +125,6 @@ fn ready_nodes_are_planned_again_only_after_a_change() {
     assert!(scheduler.ready_nodes_wanted());
     scheduler.set_ready_nodes(&policies(0, None));
     assert!(!scheduler.ready_nodes_wanted() && !scheduler.keeps_nodes_ready());
-}
-
-#[test]
-fn delayed_ready_nodes_of_one_label_do_not_delay_those_of_another() {
-    let mut launcher = launcher();
-    let scheduler = &mut launcher.scheduler;
-    let [small, large] = ["small", "large"].map(Label::from);
-    let mut labels = policies(1, None);
-    labels.insert(large.clone(), labels[&small]);
-    let requested = |scheduler: &RequestScheduler| {
-        let plan = min_ready::plan(scheduler, &labels, &BTreeSet::new());
-        let requested = plan.submit.into_iter().filter(|submit| submit.count > 0);
-        requested.map(|submit| submit.label).collect::<Vec<_>>()
-    };
-    scheduler.delay_ready_nodes(&small);
-    scheduler.set_ready_nodes(&labels);
-    assert!(scheduler.ready_nodes_wanted());
-    assert_eq!(requested(scheduler), [large.clone()]);
-    let mut record = ask(&["large"], launcher.now);
-    record.requestor = Some(MIN_READY_REQUESTOR.into());
-    scheduler.put_request(request_id(900, 1), &record, launcher.now);
-    scheduler.recheck_ready_nodes();
-    assert!(!scheduler.ready_nodes_wanted(), "the other one is delayed");
-    scheduler.wake_all();
-    assert!(!scheduler.ready_nodes_wanted(), "it still is");
-    scheduler.resume_ready_nodes(&small);
-    assert!(scheduler.ready_nodes_wanted());
-    assert_eq!(requested(scheduler), [small]);
 }
 
 #[test]
