@@ -11,7 +11,7 @@ use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 pub struct KeyedLocks(Mutex<HashMap<Box<str>, Weak<AsyncMutex<()>>>>);
 
 impl KeyedLocks {
-    /// Waits until nobody else holds the lock of this key.
+    /// Acquires the lock of this key.
     pub async fn lock(&self, key: &str) -> OwnedMutexGuard<()> {
         self.of(key).lock_owned().await
     }

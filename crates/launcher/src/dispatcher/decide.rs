@@ -26,7 +26,7 @@ use crate::{recover, settle};
 const RETRY_DELAY: Duration = Duration::from_millis(20);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(2);
 
-/// Before nodes are deleted that a request has given back and that were for it alone: they take room until then.
+/// The delay before nodes are deleted that were reserved for a request and unassigned from it. They occupy quota until then.
 const EXPIRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// The longest pause before a deletion that failed is retried. The first is the `delete_retry` of the options; it doubles

@@ -75,7 +75,7 @@ fn is_built_uploaded_and_explained() {
         "{}",
         logs.out
     );
-    // Commands of this user reach the private job server, and nobody else does.
+    // Only commands of the same user reach the private job server.
     let socket = bed.path("images/job-server.sock");
     UnixStream::connect(&socket).unwrap();
     let mode = fs::metadata(&socket).unwrap().permissions().mode();

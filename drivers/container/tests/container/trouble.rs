@@ -90,13 +90,17 @@ async fn a_container_that_needs_more_memory_says_so(runtime: &ContainerRuntime) 
         );
     });
     let driver = driver(runtime, options);
-    let order = order("hungry", 1);
-    let (error, _) = create(&driver, &order).await.unwrap_err();
-    assert!(error.to_string().contains("`memory`"), "{error}");
-    if runtime.kind() == Kind::Docker {
-        assert_eq!(error.class(), ErrorClass::Permanent, "{error}");
+    // Docker says why it killed the container, but on a busy machine not always in time. Podman does not say it.
+    for number in 1..=5 {
+        let order = order("hungry", number);
+        let (error, _) = create(&driver, &order).await.unwrap_err();
+        assert!(error.to_string().contains("`memory`"), "{error}");
+        delete(&driver, &order).await;
+        if runtime.kind() == Kind::Podman || error.class() == ErrorClass::Permanent {
+            return;
+        }
     }
-    delete(&driver, &order).await;
+    panic!("Docker never said that the container ran out of memory");
 }
 
 async fn a_machine_without_sshd_fails_at_its_boot_timeout(runtime: &ContainerRuntime) {
