@@ -38,7 +38,7 @@ test: ## Everything, against the real counterparts; installs what is missing
 	testbeds/openstack/stop.sh
 
 # Most tests wait most of the time, so there are more areas and more tests at once than processors, the longest first.
-TEST_JOBS ?= 4
+TEST_JOBS ?= 3
 export RUST_TEST_THREADS ?= 4
 TEST_LOGS := $(CARGO_TARGET_DIR)/test-logs
 AREAS     := test-zuul test-openstack test-kubernetes test-local test-cli test-launcher test-builder test-store test-unit
